@@ -170,6 +170,7 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 50, new_headers_len = 54;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -190,7 +191,9 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 ld16(&rtcp->length) + udp_old_pseudo) +
@@ -209,15 +212,16 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 54, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 40);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -246,10 +250,10 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, 14, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_sent, len);
 	fr_use(s->slot, 0, len, now);
@@ -265,6 +269,7 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 50, new_headers_len = 74;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -286,7 +291,9 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 ld16(&rtcp->length) + udp_old_pseudo) +
@@ -295,15 +302,16 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 						 udp_new_pseudo + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 74, payload_len, FR_TO_IPV6 | (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 60);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -332,10 +340,11 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, 14, 60);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_sent, len);
 	fr_use(s->slot, 0, len, now);
@@ -503,6 +512,7 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 70, new_headers_len = 74;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      (((be16(ipv6->version_to_flow_label) >> 6) &
@@ -529,7 +539,9 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 ld16(&rtcp->length) + udp_old_pseudo) +
@@ -538,15 +550,16 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 						 udp_new_pseudo + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 74, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 60);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -575,10 +588,10 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, 14, 60);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_sent, len);
 	fr_use(s->slot, 0, len, now);
@@ -594,6 +607,7 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 70, new_headers_len = 54;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
 					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
 						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
@@ -615,7 +629,9 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 ld16(&rtcp->length) + udp_old_pseudo) +
@@ -628,15 +644,16 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 54, payload_len, FR_TO_IPV4 | (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 40);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -666,10 +683,11 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, 14, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_sent, len);
 	fr_use(s->slot, 0, len, now);

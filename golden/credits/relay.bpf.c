@@ -615,7 +615,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	st32(&new_short->number, bpf_htonl(number));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 61);
+		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		bpf_ringbuf_discard(event0, 0);
@@ -727,7 +727,7 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 61);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
 	}
 
 	same->copies0 = 0;
@@ -743,7 +743,7 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	if (bpf_skb_store_bytes(skb, 0, front, 75, 0))
 		return fr_drop(len, reason_downstream_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 61);
+		fr_complete(skb, same->csum, ETH_HLEN, 61);
 
 	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
 	fr_count(reason_downstream_pass, len);

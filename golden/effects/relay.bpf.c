@@ -223,7 +223,9 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + ld32(&msg->number) +
 						 ld16(&msg->topic) + udp_old_pseudo) +
@@ -274,8 +276,8 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
@@ -314,6 +316,7 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 50, new_headers_len = 70;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
@@ -354,7 +357,9 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 ld32(&msg->number) + ld16(&msg->topic) +
@@ -363,19 +368,19 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 						 msg_topic + udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 70, payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 70 > (void *)(long)skb->data_end)) {
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 56);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -401,12 +406,13 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	fr_complete_end(skb, csum, 14, 56);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
@@ -645,7 +651,9 @@ static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, vo
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + ld32(&msg->number) +
 						 ld16(&msg->topic) + udp_old_pseudo) +
@@ -666,7 +674,7 @@ static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, vo
 		}
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 54);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 54);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -687,12 +695,12 @@ static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, vo
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	fr_complete_end(skb, csum, 14, 54);
+	fr_complete_end(skb, csum, ETH_HLEN, 54);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
@@ -727,6 +735,7 @@ static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 70, new_headers_len = 50;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
@@ -767,7 +776,9 @@ static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 ld32(&msg->number) + ld16(&msg->topic) +
@@ -780,19 +791,19 @@ static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, 
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 50, payload_len, FR_TO_IPV4);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 	}
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 50 > (void *)(long)skb->data_end)) {
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 36);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -819,12 +830,13 @@ static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	fr_complete_end(skb, csum, 14, 36);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);

@@ -92,13 +92,13 @@ static __always_inline int prog_leaving_ipv4_udp_send(struct __sk_buff *skb, voi
 					 0x6045);
 	__u32 new_priority = 6;
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
@@ -157,13 +157,13 @@ static __always_inline int prog_leaving_ipv4_tcp_send(struct __sk_buff *skb, voi
 					 0x6045);
 	__u32 new_priority = 6;
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
@@ -258,12 +258,12 @@ static __always_inline int prog_leaving_ipv6_udp_send(struct __sk_buff *skb, voi
 							    3)) & 0xfffff));
 	__u32 new_priority = 6;
 
-	__s64 csum = fr_complete_begin(skb, 14, 4);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, 14, 4);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
@@ -321,12 +321,12 @@ static __always_inline int prog_leaving_ipv6_tcp_send(struct __sk_buff *skb, voi
 							    3)) & 0xfffff));
 	__u32 new_priority = 6;
 
-	__s64 csum = fr_complete_begin(skb, 14, 4);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, 14, 4);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);

@@ -91,13 +91,13 @@ static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, void 
 					 ipv4_version_to_ecn);
 	__u32 new_priority = priority;
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 	skb->priority = new_priority;
 
 	fr_count(reason_sort_pass, len);
@@ -245,12 +245,12 @@ static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data
 							    3)) & 0xfffff));
 	__u32 new_priority = priority;
 
-	__s64 csum = fr_complete_begin(skb, 14, 4);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, 14, 4);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 	skb->priority = new_priority;
 
 	fr_count(reason_sort_pass, len);

@@ -558,7 +558,7 @@ static __always_inline long prog_spread_copy3(struct prog_spread_same2 *same, st
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 54);
+		fr_complete(skb, same->csum, ETH_HLEN, 54);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
@@ -619,7 +619,7 @@ static __always_inline long prog_spread_copy4(struct prog_spread_same2 *same, st
 	     bpf_htons((be16(&saved_tag->sequence) + (__u64)r->offset) & 0xffff));
 	st16(&new_udp->checksum, udp_checksum_2);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 54);
+		fr_complete(skb, same->csum, ETH_HLEN, 54);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
@@ -743,7 +743,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 54);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 54);
 	}
 
 	same->copies0 = 0;
@@ -757,7 +757,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	if (bpf_skb_store_bytes(skb, 0, front, 68, 0))
 		return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 54);
+		fr_complete(skb, same->csum, ETH_HLEN, 54);
 
 	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
 	fr_count(reason_spread_pass, len);

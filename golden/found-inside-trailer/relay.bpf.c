@@ -88,6 +88,7 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	struct hdr_seal *seal = data + 42;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 46, new_headers_len = 50;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -109,7 +110,9 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)old_udp_length + udp_old_pseudo) +
 						(__u64)udp_length + shim_length + shim_size +
@@ -122,15 +125,16 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
 					 ipv4_total_length);
 
-	int err = fr_resize(skb, 46, 50, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 50 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 36);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -155,10 +159,10 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, 14, 36);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -251,6 +255,7 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 	struct hdr_seal *seal = data + 62;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 66, new_headers_len = 70;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -273,21 +278,24 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)old_udp_length + udp_old_pseudo) +
 						(__u64)ipv6_payload_length + shim_length +
 						shim_size + udp_new_pseudo);
 
-	int err = fr_resize(skb, 66, 70, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 70 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 56);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -313,10 +321,10 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, 14, 56);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;

@@ -166,7 +166,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -176,7 +176,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
@@ -295,7 +295,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 8);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -304,7 +304,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __
 		fr_link(data, &w->way.hop);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 14, 8);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
@@ -417,6 +417,7 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	struct hdr_unit *unit = data + 46;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 50, new_headers_len = 46;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
@@ -433,7 +434,9 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 44, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 44;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)old_udp_length + udp_old_pseudo) +
 						(__u64)udp_length + udp_new_pseudo);
@@ -447,15 +450,15 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 					 (__u64)ipv4_total_length + ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 46, payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 46 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 32);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -477,10 +480,11 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 32);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
@@ -588,6 +592,7 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 	struct hdr_unit *unit = data + 66;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 70, new_headers_len = 66;
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
@@ -606,21 +611,23 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 64, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 64;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)old_udp_length + udp_old_pseudo) +
 						(__u64)ipv6_payload_length + udp_new_pseudo);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 66, payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 66 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 52);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -643,10 +650,11 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 52);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)

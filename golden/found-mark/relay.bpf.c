@@ -80,6 +80,7 @@ static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *ipv4 = data + 46;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 66, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -96,15 +97,15 @@ static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *d
 					    (ld32(&ipv4->version_ihl)) +
 					    (__u64)ipv4_version_to_ecn + ipv4_total_length);
 
-	int err = fr_resize(skb, 66, 34, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_out_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 20);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -120,7 +121,7 @@ static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, 14, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
@@ -179,6 +180,7 @@ static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *ipv6 = data + 46;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 86, new_headers_len = 54;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -196,15 +198,15 @@ static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *d
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, 86, 54, payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_out_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 40);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -221,7 +223,7 @@ static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *d
 	st64(new_ipv6->src + 8, ipv6_src_2);
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, 14, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;

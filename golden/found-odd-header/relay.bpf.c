@@ -85,6 +85,7 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 45;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -103,7 +104,9 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
 				    ((__u64)udp_src_port_udp_dst_port + old_udp_length +
 				     udp_old_pseudo));
@@ -119,19 +122,20 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
 					 ipv4_total_length);
 
-	int err = fr_resize(skb, 42, 45, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 45 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_partial && 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 31);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -155,10 +159,10 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
-	fr_complete_end(skb, csum, 14, 31);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -239,6 +243,7 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 65;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -258,7 +263,9 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
 				    ((__u64)udp_src_port_udp_dst_port + old_udp_length +
 				     udp_old_pseudo));
@@ -267,19 +274,20 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
 						ipv6_payload_length + udp_new_pseudo + 0x204);
 
-	int err = fr_resize(skb, 62, 65, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 65 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_partial && 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 51);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -304,10 +312,10 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
-	fr_complete_end(skb, csum, 14, 51);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -459,7 +467,9 @@ static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_named_size = ld8(&named->size);
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
@@ -498,8 +508,8 @@ static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
@@ -644,7 +654,9 @@ static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *d
 		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
 		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_named_size = ld8(&named->size);
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
@@ -675,8 +687,8 @@ static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *d
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	fr_complete_end(skb, csum, 18, 44);
 

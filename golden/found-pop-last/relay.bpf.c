@@ -63,6 +63,7 @@ static __always_inline int prog_unwrap_send(struct __sk_buff *skb, void *data, _
 	struct hdr_shim *shim = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -78,15 +79,15 @@ static __always_inline int prog_unwrap_send(struct __sk_buff *skb, void *data, _
 					   ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					   (__u64)ipv4_total_length + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, 42, 34, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_unwrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 20);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -100,7 +101,7 @@ static __always_inline int prog_unwrap_send(struct __sk_buff *skb, void *data, _
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, 14, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;

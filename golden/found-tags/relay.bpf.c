@@ -71,18 +71,19 @@ static __always_inline int prog_untag_send_2(struct __sk_buff *skb, void *data, 
 	struct hdr_vlan *vlan = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 18, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 eth_type = ld16(&vlan->type);
 
-	int err = fr_resize(skb, 18, 14, payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 14 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_untag_fault);
 
 	struct hdr_eth *new_eth = data;
@@ -188,6 +189,7 @@ static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff 
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -200,15 +202,15 @@ static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff 
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, 54, 58, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 58 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 44);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -227,7 +229,7 @@ static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff 
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_mark->id, bpf_htonl(7));
-	fr_complete_end(skb, csum, 14, 44);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -314,6 +316,7 @@ static __always_inline int prog_wrap_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -325,15 +328,15 @@ static __always_inline int prog_wrap_send(struct __sk_buff *skb, void *data, __u
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, 54, 58, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 58 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 44);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -350,7 +353,7 @@ static __always_inline int prog_wrap_send(struct __sk_buff *skb, void *data, __u
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_mark->id, bpf_htonl(7));
-	fr_complete_end(skb, csum, 14, 44);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;

@@ -134,7 +134,9 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	int inner_udp_partial = fr_is_partial(partial, 90, inner_udp_old_checksum,
+	const __u32 inner_udp_checksum_at = 90;
+	int inner_udp_partial = fr_is_partial(partial, inner_udp_checksum_at,
+					      inner_udp_old_checksum,
 					      fr_fold(inner_udp_old_pseudo));
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
 	__be16 inner_udp_checksum = fr_checksum_not_0(fr_sum_of(inner_udp_old_checksum) -
@@ -151,7 +153,9 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(vxlan->vni) + old_udp_dst_port +
 						 ld16(&udp->checksum) + udp_old_pseudo) +
@@ -174,11 +178,12 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 	st16(&new_udp_2->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 90, inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
-		      inner_udp_new_pseudo - inner_udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, inner_udp_checksum_at, inner_udp_partial, inner_udp_old_checksum,
+		      inner_udp_checksum, inner_udp_new_pseudo - inner_udp_old_pseudo,
+		      BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	fr_complete_end(skb, csum, 40, 52);
 
@@ -345,7 +350,9 @@ static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	int inner_udp_partial = fr_is_partial(partial, 110, inner_udp_old_checksum,
+	const __u32 inner_udp_checksum_at = 110;
+	int inner_udp_partial = fr_is_partial(partial, inner_udp_checksum_at,
+					      inner_udp_old_checksum,
 					      fr_fold(inner_udp_old_pseudo));
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
 	__be16 inner_udp_checksum = fr_checksum_not_0(fr_sum_of(inner_udp_old_checksum) -
@@ -366,7 +373,9 @@ static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void
 		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length_2 + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
 		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length_2 + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(vxlan->vni) + old_udp_dst_port +
 						 ld16(&udp->checksum) + udp_old_pseudo) +
@@ -387,11 +396,12 @@ static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void
 	st16(&new_udp_2->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 110, inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
-		      inner_udp_new_pseudo - inner_udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, inner_udp_checksum_at, inner_udp_partial, inner_udp_old_checksum,
+		      inner_udp_checksum, inner_udp_new_pseudo - inner_udp_old_pseudo,
+		      BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	fr_complete_end(skb, csum, 60, 52);
 

@@ -170,8 +170,11 @@ static __always_inline int prog_forward_ipv4_rule_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					(udp_old_checksum &&
+					 fr_is_segmented(skb, partial, udp_checksum_at));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
 						(__u64)udp_src_port + udp_dst_port +
@@ -214,8 +217,8 @@ static __always_inline int prog_forward_ipv4_rule_send(struct __sk_buff *skb, vo
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -231,6 +234,7 @@ static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -248,7 +252,9 @@ static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -256,15 +262,15 @@ static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, 
 						 udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 62, payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -286,10 +292,11 @@ static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	return fr_send(&p->hop_peer, direct);
@@ -354,8 +361,11 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					(udp_old_checksum &&
+					 fr_is_segmented(skb, partial, udp_checksum_at));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
 						(__u64)udp_src_port + udp_dst_port +
@@ -398,8 +408,8 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -415,6 +425,7 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -432,7 +443,9 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -440,15 +453,15 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 						 udp_new_pseudo);
 	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 62, payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -470,10 +483,11 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	return fr_send(&p->hop_peer_2, direct);
@@ -617,8 +631,10 @@ static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, vo
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		fr_is_segmented(skb, partial, 60);
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					fr_is_segmented(skb, partial, udp_checksum_at);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
 						(__u64)udp_src_port + udp_dst_port +
@@ -634,7 +650,7 @@ static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, vo
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -652,10 +668,10 @@ static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, vo
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
 	fr_count(reason_forward_sent, len);
 	return fr_send(&p->hop_peer, direct);
@@ -669,6 +685,7 @@ static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
 					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
 						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
@@ -686,7 +703,9 @@ static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -697,15 +716,15 @@ static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, 
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 42, payload_len, FR_TO_IPV4);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -728,10 +747,11 @@ static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 28);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	return fr_send(&p->hop_peer, direct);
@@ -804,8 +824,10 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		fr_is_segmented(skb, partial, 60);
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					fr_is_segmented(skb, partial, udp_checksum_at);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
 						(__u64)udp_src_port + udp_dst_port +
@@ -821,7 +843,7 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -839,10 +861,10 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
 	fr_count(reason_forward_sent, len);
 	return fr_send(&p->hop_peer_2, direct);
@@ -856,6 +878,7 @@ static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
 					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
 						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
@@ -873,7 +896,9 @@ static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -884,15 +909,15 @@ static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void 
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 42, payload_len, FR_TO_IPV4);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -915,10 +940,11 @@ static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, 14, 28);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
 	return fr_send(&p->hop_peer_2, direct);

@@ -511,6 +511,7 @@ static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void
 	struct hdr_note *note = data + 70;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 71, new_headers_len = 35;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 21);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
@@ -525,15 +526,15 @@ static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void
 					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 71, 35, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 35 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_unwrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 21);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -549,7 +550,7 @@ static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st8(&new_note->n, note_n);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, 14, 21);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
@@ -797,8 +798,11 @@ static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					(udp_old_checksum &&
+					 fr_is_segmented(skb, partial, udp_checksum_at));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
 						udp_new_pseudo);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
@@ -838,8 +842,8 @@ static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *da
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -868,8 +872,11 @@ static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					(udp_old_checksum &&
+					 fr_is_segmented(skb, partial, udp_checksum_at));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
 						udp_new_pseudo);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
@@ -907,8 +914,8 @@ static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, voi
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -1134,8 +1141,10 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 		fr_add64(ipv6_src) + fr_add64(ipv6_src_8) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		fr_is_segmented(skb, partial, 60);
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					fr_is_segmented(skb, partial, udp_checksum_at);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
 						udp_new_pseudo);
 	int direct = hop_3->state == FR_HOP_DIRECT;
@@ -1149,7 +1158,7 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1167,10 +1176,10 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
@@ -1205,8 +1214,10 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		fr_is_segmented(skb, partial, 60);
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					fr_is_segmented(skb, partial, udp_checksum_at);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
 						udp_new_pseudo);
 	int direct = hop_4->state == FR_HOP_DIRECT;
@@ -1220,7 +1231,7 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1236,10 +1247,10 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)

@@ -624,7 +624,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 			     (be8(saved_msg->stream_kind + 7) & 3)));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 64);
+		fr_complete(skb, same->csum, ETH_HLEN, 64);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
@@ -693,7 +693,7 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	st64(&new_msg->number, bpf_cpu_to_be64(next_2));
 	st16(&new_udp->checksum, udp_checksum_2);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 64);
+		fr_complete(skb, same->csum, ETH_HLEN, 64);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
@@ -844,7 +844,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 64);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 64);
 	}
 
 	same->copies0 = 0;
@@ -860,7 +860,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	if (bpf_skb_store_bytes(skb, 0, front, 78, 0))
 		return fr_drop(len, reason_room_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 64);
+		fr_complete(skb, same->csum, ETH_HLEN, 64);
 
 	fr_count_copies(reason_room_copy, same->copies0, skb->len);
 	fr_count(reason_room_pass, len);

@@ -789,7 +789,7 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 48);
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -880,7 +880,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 48);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
 	}
 
 	same->copies0 = 0;
@@ -894,7 +894,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
 		return fr_drop(len, reason_tap_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 48);
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
 	fr_count(reason_tap_pass, len);

@@ -245,7 +245,7 @@ static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, 
 	if (unlikely(csum >= 0)) {
 		if ((14 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 28);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 28);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -267,10 +267,11 @@ static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, 
 	     fr_sum_field(inside_partial, inside_old_checksum, inside_checksum, inside_new_pseudo -
 			  inside_old_pseudo));
 	st16(&new_ipv4->checksum, inner_checksum);
-	if (fr_finish(skb, 40, inside_partial, inside_old_checksum, inside_checksum,
-		      inside_new_pseudo - inside_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 inside_new_checksum_at = 40;
+	if (fr_finish(skb, inside_new_checksum_at, inside_partial, inside_old_checksum,
+		      inside_checksum, inside_new_pseudo - inside_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_decapsulate_fault);
-	fr_complete_end(skb, csum, 14, 28);
+	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
 	fr_count(reason_decapsulate_sent, len);
 	if (direct)
@@ -562,7 +563,9 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
 				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
 				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
@@ -597,7 +600,7 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	if (unlikely(csum >= 0)) {
 		if (!udp_partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 34);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 34);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -625,10 +628,10 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, 14, 34);
+	fr_complete_end(skb, csum, ETH_HLEN, 34);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -681,7 +684,9 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
 				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
 				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
@@ -707,7 +712,7 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	if (unlikely(csum >= 0)) {
 		if (!udp_partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 54);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 54);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -735,10 +740,11 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, 14, 54);
+	fr_complete_end(skb, csum, ETH_HLEN, 54);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -933,7 +939,9 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
 				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
 				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
@@ -959,7 +967,7 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 	if (unlikely(csum >= 0)) {
 		if (!udp_partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 54);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 54);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -987,10 +995,10 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, 14, 54);
+	fr_complete_end(skb, csum, ETH_HLEN, 54);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -1043,7 +1051,9 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
 				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
 				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
@@ -1072,7 +1082,7 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	if (unlikely(csum >= 0)) {
 		if (!udp_partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, 14, 34);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 34);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -1101,10 +1111,11 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, 14, 34);
+	fr_complete_end(skb, csum, ETH_HLEN, 34);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -1321,7 +1332,9 @@ static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_tun_n = ld8(&tun->n);
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
@@ -1360,8 +1373,8 @@ static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
@@ -1506,7 +1519,9 @@ static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *
 		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
 		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_tun_n = ld8(&tun->n);
 	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
@@ -1537,8 +1552,8 @@ static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
 	fr_complete_end(skb, csum, 18, 44);
 

@@ -452,7 +452,9 @@ static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
 						(__u64)udp_dst_port + udp_new_pseudo);
@@ -498,8 +500,8 @@ static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *dat
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_drop(len, reason_spread_fault);
 	}
@@ -689,6 +691,7 @@ static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 46;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 66, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -704,15 +707,15 @@ static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *dat
 	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
 					    (ld16(&ipv4->total_length)) + ipv4_total_length);
 
-	int err = fr_resize(skb, 66, 34, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_unwrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 20);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -728,7 +731,7 @@ static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, 14, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -912,6 +915,7 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	struct hdr_loose *loose = data + 42;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 44, new_headers_len = 42;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -927,8 +931,10 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
-	__u64 udp_cut_off = fr_sum_cut64(skb, 44 + payload_len, udp_end,
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((loose_end - 34) & 1) != 0);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld16(&udp->src_port) + old_udp_length +
@@ -947,15 +953,16 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 					    ipv4_ttl_protocol + ipv4_dst + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 44, 42, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_tighten_fault, reason_tighten_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_tighten_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -977,10 +984,10 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_tighten_fault);
-	fr_complete_end(skb, csum, 14, 28);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_tighten_sent, len);
 	return fr_send(&s->hop_to, direct);

@@ -89,13 +89,13 @@ static __always_inline int prog_filter_ipv4_rest_send(struct __sk_buff *skb, voi
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
 					 ipv4_version_to_ecn);
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_filter_pass, len);
 	return TC_ACT_UNSPEC;
@@ -228,12 +228,12 @@ static __always_inline int prog_filter_ipv6_named_send(struct __sk_buff *skb, vo
 							be8(ipv6->version_to_flow_label +
 							    3)) & 0xfffff));
 
-	__s64 csum = fr_complete_begin(skb, 14, 4);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	fr_complete_end(skb, csum, 14, 4);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
 	fr_count(reason_filter_pass, len);
 	return TC_ACT_UNSPEC;

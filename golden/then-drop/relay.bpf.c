@@ -221,7 +221,7 @@ static __always_inline long prog_reflect_copy1(struct prog_reflect_same1 *same,
 	st16(&new_udp->checksum, udp_checksum);
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 28);
+		fr_complete(skb, same->csum, ETH_HLEN, 28);
 	skb->priority = new_priority;
 	skb->mark = new_mark;
 
@@ -325,7 +325,7 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 28);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 28);
 	}
 
 	same->copies0 = 0;
@@ -461,7 +461,7 @@ static __always_inline long prog_reflect_copy2(struct prog_reflect_same2 *same,
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 48);
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
 	skb->priority = new_priority;
 	skb->mark = new_mark;
 
@@ -566,7 +566,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 48);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
 	}
 
 	same->copies0 = 0;

@@ -210,8 +210,11 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					(udp_old_checksum &&
+					 fr_is_segmented(skb, partial, udp_checksum_at));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
 						udp_new_pseudo);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
@@ -251,8 +254,8 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -380,8 +383,10 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 		fr_add64(ipv6_src) + fr_add64(ipv6_src_8) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
-		fr_is_segmented(skb, partial, 60);
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo)) ||
+					fr_is_segmented(skb, partial, udp_checksum_at);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
 						udp_new_pseudo);
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -395,7 +400,7 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_echo_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -413,10 +418,10 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
 	fr_count(reason_echo_sent, len);
 	if (direct)
@@ -1130,7 +1135,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, st
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 48);
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
@@ -1217,7 +1222,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 48);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 48);
 	}
 
 	same->copies0 = 0;
@@ -1231,7 +1236,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
 		return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 48);
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
 
 	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
 	fr_count(reason_spread_pass, len);

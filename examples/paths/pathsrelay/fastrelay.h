@@ -91,6 +91,7 @@ enum {
 enum {
 	AF_INET = 2,
 	AF_INET6 = 10,
+	ETH_HLEN = 14,
 	ETH_P_IP = 0x0800,
 	ETH_P_IPV6 = 0x86DD,
 };

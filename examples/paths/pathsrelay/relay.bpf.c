@@ -155,7 +155,7 @@ static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, voi
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -164,7 +164,7 @@ static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, voi
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
@@ -295,7 +295,7 @@ static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, voi
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 12);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -304,7 +304,7 @@ static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, voi
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
-	fr_complete_end(skb, csum, 14, 12);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
@@ -483,7 +483,7 @@ static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, voi
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 8);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
@@ -491,7 +491,7 @@ static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, voi
 		fr_link(data, &r->fast.hop);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 14, 8);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
@@ -617,7 +617,7 @@ static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, voi
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	__s64 csum = fr_complete_begin(skb, 14, 8);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
@@ -625,7 +625,7 @@ static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, voi
 		fr_link(data, &r->fast.hop);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	fr_complete_end(skb, csum, 14, 8);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)

@@ -1058,7 +1058,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 60);
+		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -1221,7 +1221,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 60);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
 	}
 
 	same->copies0 = 0;
@@ -1237,7 +1237,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0))
 		return fr_drop(len, reason_video_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 60);
+		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
 	fr_count_copies(reason_video_copy, same->copies0, skb->len);
 	fr_count(reason_video_pass, len);
@@ -2332,7 +2332,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 60);
+		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -2476,7 +2476,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 60);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
 	}
 
 	same->copies0 = 0;
@@ -2492,7 +2492,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0))
 		return fr_drop(len, reason_audio_fault);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 60);
+		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
 	fr_count_copies(reason_audio_copy, same->copies0, skb->len);
 	fr_count(reason_audio_pass, len);

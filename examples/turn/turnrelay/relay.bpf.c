@@ -221,6 +221,7 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	struct hdr_channel_data *channel_data = data + 42;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 46, new_headers_len = 42;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -237,8 +238,10 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
-	__u64 udp_cut_off = fr_sum_cut64(skb, 46 + payload_len, udp_end,
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
@@ -257,15 +260,16 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 46, 42, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -287,10 +291,10 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	fr_complete_end(skb, csum, 14, 28);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_peer_sent, len);
 	fr_use(ch->slot, 0, len, now);
@@ -307,6 +311,7 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 	struct hdr_channel_data *channel_data = data + 42;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 46, new_headers_len = 62;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -324,8 +329,10 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
-	__u64 udp_cut_off = fr_sum_cut64(skb, 46 + payload_len, udp_end,
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
@@ -334,15 +341,16 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 						 ipv6_payload_length + udp_new_pseudo);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 46, 62, payload_len, FR_TO_IPV6 | (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -364,10 +372,11 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_peer_sent, len);
 	fr_use(ch->slot, 0, len, now);
@@ -515,6 +524,7 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 	struct hdr_channel_data *channel_data = data + 62;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 66, new_headers_len = 62;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      (((be16(ipv6->version_to_flow_label) >> 6) &
@@ -537,8 +547,10 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
-	__u64 udp_cut_off = fr_sum_cut64(skb, 66 + payload_len, udp_end,
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
@@ -547,15 +559,16 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 						 ipv6_payload_length + udp_new_pseudo);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 66, 62, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 48);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -577,10 +590,10 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	fr_complete_end(skb, csum, 14, 48);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_peer_sent, len);
 	fr_use(ch->slot, 0, len, now);
@@ -597,6 +610,7 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	struct hdr_channel_data *channel_data = data + 62;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 66, new_headers_len = 42;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
 					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
 						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
@@ -614,8 +628,10 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
-	__u64 udp_cut_off = fr_sum_cut64(skb, 66 + payload_len, udp_end,
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
@@ -628,15 +644,16 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 66, 42, payload_len, FR_TO_IPV4 | (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 28);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -659,10 +676,11 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	fr_complete_end(skb, csum, 14, 28);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_peer_sent, len);
 	fr_use(ch->slot, 0, len, now);
@@ -878,6 +896,7 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 46;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -896,7 +915,9 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -914,15 +935,16 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 46, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 46 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 32);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -947,10 +969,10 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	fr_complete_end(skb, csum, 14, 32);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_client_sent, len);
 	fr_use(ch->slot, 1, len, now);
@@ -965,6 +987,7 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 42, new_headers_len = 66;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -984,7 +1007,9 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 40;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -993,15 +1018,16 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 						 udp_new_pseudo);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 66, payload_len, FR_TO_IPV6 | (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 66 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 52);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -1026,10 +1052,11 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 60;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	fr_complete_end(skb, csum, 14, 52);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_client_sent, len);
 	fr_use(ch->slot, 1, len, now);
@@ -1156,6 +1183,7 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 66;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      (((be16(ipv6->version_to_flow_label) >> 6) &
@@ -1180,7 +1208,9 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -1189,15 +1219,16 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 						 udp_new_pseudo);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 66, payload_len, udp_partial ? FR_PAYLOAD : 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+			    udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 66 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 52);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
@@ -1222,10 +1253,10 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 	st16(&new_udp->checksum,
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
-	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	fr_complete_end(skb, csum, 14, 52);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_client_sent, len);
 	fr_use(ch->slot, 1, len, now);
@@ -1240,6 +1271,7 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 headers_len = 62, new_headers_len = 46;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
 					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
 						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
@@ -1259,7 +1291,9 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
 		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	const __u32 udp_checksum_at = 60;
+	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
+					fr_fold(udp_old_pseudo));
 	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
 						((__u64)ld32(&udp->src_port) + old_udp_length +
 						 udp_old_pseudo) + (__u64)udp_src_port +
@@ -1271,15 +1305,16 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 46, payload_len, FR_TO_IPV4 | (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 46 > (void *)(long)skb->data_end))
+	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	__s64 csum = fr_complete_begin(skb, 14, 32);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
@@ -1305,10 +1340,11 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
 			  udp_old_pseudo));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	const __u32 udp_new_checksum_at = 40;
+	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
+		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	fr_complete_end(skb, csum, 14, 32);
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_to_client_sent, len);
 	fr_use(ch->slot, 1, len, now);

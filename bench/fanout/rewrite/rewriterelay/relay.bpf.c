@@ -491,7 +491,7 @@ static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same,
 	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 14, 60);
+		fr_complete(skb, same->csum, ETH_HLEN, 60);
 
 	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
@@ -581,7 +581,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	 */
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
-		same->csum = fr_complete_without(skb, same->csum, 14, 60);
+		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 60);
 	}
 
 	same->copies0 = 0;
