@@ -14,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
 )
 
 // adopt takes over what a process before this one has pinned. It may have died at any moment, so nothing is taken for
@@ -224,7 +225,7 @@ func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 		rh := &row.hops[i]
 		if h := getHop(was[rh.off:]); fresh && h.State != HopNone {
 			rh.got = &resolved{hop: h, epoch: r.hops.epoch}
-			r.hops.routes.kick(true)
+			r.hops.routes.Kick(true)
 		}
 	}
 	if !fresh {
@@ -303,7 +304,7 @@ func (r *Relay) adoptFilters() error {
 		return err
 	}
 	mine, _ := info.ID()
-	all, err := dump(netlink.LinkList)
+	all, err := nldump.List(netlink.LinkList)
 	if err != nil {
 		return err
 	}

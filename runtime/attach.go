@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
 // attachment is a program on an interface: a TCX link where the kernel has them (6.6), else a filter of a clsact qdisc.
@@ -118,7 +120,7 @@ var errNoEthernet = errors.New("its frames have no Ethernet header")
 
 // attachTo attaches a program to an interface. r.mu is held, and the thread is in the relay's network namespace.
 func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) error {
-	if p.desc.L2 && !hasEthernet(dev) {
+	if p.desc.L2 && !routes.HasEthernet(dev) {
 		return fmt.Errorf("%w (%s), and the spec's stack begins with one", errNoEthernet, dev.EncapType)
 	}
 	a.index = dev.Index
@@ -153,7 +155,7 @@ func findLink(name string, index int) (netlink.Link, error) {
 		return nil, err
 	}
 	text := "there is no such interface"
-	if all, err := dump(netlink.LinkList); err == nil {
+	if all, err := nldump.List(netlink.LinkList); err == nil {
 		var names []string
 		for _, l := range all {
 			names = append(names, l.Attrs().Name)
@@ -207,7 +209,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		r.qdiscs[a.index] = true
 	}
 	parent := filterParent(a.egress)
-	filters, err := dump(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
+	filters, err := nldump.List(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
 	if err != nil {
 		return errors.Join(fmt.Errorf("list its filters: %w", err), r.dropClsact(a.index))
 	}
@@ -246,7 +248,7 @@ func addClsact(l netlink.Link, egress bool) (made bool, err error) {
 	case !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY):
 		return false, fmt.Errorf("add a clsact qdisc: %w", err)
 	}
-	all, listErr := dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
+	all, listErr := nldump.List(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
 	if listErr != nil {
 		return false, fmt.Errorf("list its qdiscs: %w", listErr)
 	}

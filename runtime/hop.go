@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
 // HopState says whether and how packets can leave towards an address.
@@ -46,7 +47,8 @@ func (h Hop) stored() Hop {
 // getHop reads a hop out of a row.
 func getHop(buf []byte) Hop {
 	return Hop{
-		State: HopState(buf[abi.HopAt]), Ifindex: int(abi.Order.Uint32(buf[abi.HopIfindex:])), MTU: int(abi.Order.Uint16(buf[abi.HopMTU:])),
+		State: HopState(buf[abi.HopAt]), Ifindex: int(abi.Order.Uint32(buf[abi.HopIfindex:])),
+		MTU: int(abi.Order.Uint16(buf[abi.HopMTU:])),
 		Dst: [6]byte(buf[abi.HopDst:]), Src: [6]byte(buf[abi.HopSrc:]),
 	}
 }
@@ -112,8 +114,10 @@ func (row *tableRow) findHops() error {
 					return &ValueError{Where: strconv.Quote(m.From), Value: key.from, Reason: why}
 				}
 				if key.from.Is4() != key.to.Is4() {
-					return &ValueError{Where: fmt.Sprintf("%q and %q", m.From, m.To), Value: fmt.Sprintf("%v and %v", key.from, key.to),
-						Reason: "are the source and the destination of one packet, and must be of one IP family"}
+					return &ValueError{
+						Where: fmt.Sprintf("%q and %q", m.From, m.To), Value: fmt.Sprintf("%v and %v", key.from, key.to),
+						Reason: "are the source and the destination of one packet, and must be of one IP family",
+					}
 				}
 			}
 			row.hops = append(row.hops, rowHop{off: m.Off, key: key})
@@ -135,27 +139,27 @@ func (row *tableRow) link(slot, gen uint32) {
 	}
 }
 
-// hop is what is known about one way, and the rows that need it. Guarded by relay.mu.
+// hop is what is known about one next hop, and the rows that need it. Guarded by relay.mu.
 type hop struct {
 	key  hopKey
 	now  Hop
-	via  neighKey
+	via  routes.Neighbour
 	rows map[*tableRow]struct{}
 }
 
-// hops keeps the hops of all rows up to date. The routes struct finds them; what is here keeps books, and rewrites
-// rows.
+// hops keeps the hops of all rows up to date. [routes.Resolver] finds them; what is here records which rows use them,
+// and rewrites those.
 type hops struct {
 	relay  *Relay
-	routes *routes // nil: Options.Routes
-	paths  *paths  // nil: likewise
+	routes *routes.Resolver // nil: Options.Routes
+	paths  *paths           // nil: likewise
 	byKey  map[hopKey]*hop
 	epoch  uint64 // counts changes of the host's network that were applied
 }
 
 type resolved struct {
 	hop   Hop
-	via   neighKey
+	via   routes.Neighbour
 	epoch uint64
 }
 
@@ -163,11 +167,11 @@ func newHops(r *Relay) (*hops, error) {
 	h := &hops{relay: r, byKey: map[hopKey]*hop{}}
 	if r.opt.Routes == nil {
 		var err error
-		if h.routes, err = newRoutes(r.log); err != nil {
+		if h.routes, err = routes.Open(r.log); err != nil {
 			return nil, &KernelError{Doing: "follow the routes of this host", Cause: "netlink can't be used", Err: err}
 		}
 		if h.paths, err = newPaths(h); err != nil {
-			h.routes.close()
+			h.routes.Close()
 			return nil, &KernelError{Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err}
 		}
 	}
@@ -177,7 +181,7 @@ func newHops(r *Relay) (*hops, error) {
 func (h *hops) start() {
 	if h.routes != nil {
 		h.relay.wg.Add(2)
-		go func() { defer h.relay.wg.Done(); h.routes.listen() }()
+		go func() { defer h.relay.wg.Done(); h.routes.Listen() }()
 		go func() { defer h.relay.wg.Done(); h.follow() }()
 		h.paths.start()
 	}
@@ -185,17 +189,17 @@ func (h *hops) start() {
 
 func (h *hops) close() {
 	if h.routes != nil {
-		h.routes.close()
+		h.routes.Close()
 		h.paths.close()
 	}
 }
 
-func (h *hops) resolve(key hopKey) (Hop, neighKey) {
+func (h *hops) resolve(key hopKey) (Hop, routes.Neighbour) {
 	if h.routes == nil {
-		return h.relay.opt.Routes(key.from, key.to), neighKey{}
+		return h.relay.opt.Routes(key.from, key.to), routes.Neighbour{}
 	}
-	hop, via := h.routes.resolve(key)
-	return h.paths.limit(key, hop, via), via
+	hop, via := h.routes.Resolve(key.from, key.to)
+	return h.paths.limit(key, Hop(hop), via), via
 }
 
 // prepare resolves the hops that nobody has asked for yet. relay.mu is not held.
@@ -211,7 +215,7 @@ func (h *hops) prepare(rows []*tableRow) {
 			}
 			hop, via := h.resolve(rh.key)
 			if h.routes != nil && hop.State == HopNeighbour {
-				h.routes.probe(via) // so that the way is direct soon
+				h.routes.Probe(via) // so that it is known soon
 			}
 			if h.routes != nil {
 				h.paths.recheck(rh.key.to, hop)
@@ -243,7 +247,7 @@ func (h *hops) enter(row *tableRow) {
 			e = &hop{key: rh.key, now: got.hop, via: got.via, rows: map[*tableRow]struct{}{}}
 			h.byKey[rh.key] = e
 			if h.routes != nil && got.epoch != h.epoch {
-				h.routes.kick(true) // the network changed since: look again
+				h.routes.Kick(true) // the network changed since: look again
 			}
 		}
 		e.rows[row] = struct{}{}
@@ -267,8 +271,8 @@ func (h *hops) drop(row *tableRow) {
 }
 
 // apply rewrites the rows of a hop that has changed; receivers get new ones. The kernel replaces a row as a whole, so
-// each packet sees the old way or the new one.
-func (h *hops) apply(e *hop, now Hop, via neighKey) {
+// each packet sees the old next hop or the new one.
+func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) {
 	r := h.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -292,7 +296,8 @@ func (h *hops) apply(e *hop, now Hop, via neighKey) {
 		}
 		// A session's row is ours alone. Another row is what user space put, since nothing else writes hops.
 		if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			r.log.Error("a row can't follow a change of route", "relay", r.desc.Name, "to", e.key.to, "error", row.table.explain(err))
+			r.log.Error("a row can't follow a change of route",
+				"relay", r.desc.Name, "to", e.key.to, "error", row.table.explain(err))
 		}
 	}
 }
@@ -325,7 +330,7 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 		}
 	}
 	h.relay.mu.Unlock()
-	asked := map[neighKey]bool{}
+	asked := map[routes.Neighbour]bool{}
 	for _, e := range all {
 		select {
 		case <-h.relay.done: // who closes the relay doesn't wait for thousands of them
@@ -337,7 +342,7 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 		now, via := h.resolve(e.key)
 		if h.routes != nil && now.State == HopNeighbour && !asked[via] {
 			asked[via] = true
-			h.routes.probe(via)
+			h.routes.Probe(via)
 		}
 		h.apply(e, now, via)
 	}
@@ -365,14 +370,14 @@ func (h *hops) follow() {
 			return
 		case <-alive.C:
 			for _, via := range h.neighbours() {
-				h.routes.probe(via)
+				h.routes.Probe(via)
 			}
 			h.relay.lists.catchUp()
 			continue
 		case <-again.C:
-			h.routes.kick(true)
+			h.routes.Kick(true)
 			continue
-		case <-h.routes.changed:
+		case <-h.routes.Changed():
 		}
 		pause.Reset(max(settle, time.Until(rested)))
 		select {
@@ -381,7 +386,7 @@ func (h *hops) follow() {
 		case <-pause.C:
 		}
 		began := time.Now()
-		all, some := h.routes.changes()
+		all, some := h.routes.Changes()
 		paths := h.paths.changes()
 		h.refresh(context.Background(), func(e *hop) bool { return all || some[e.via] || paths[e.key.to] })
 		// A host whose network never rests must not cost us more than a quarter of a processor.
@@ -390,13 +395,13 @@ func (h *hops) follow() {
 }
 
 // neighbours returns the neighbours that hops lead through.
-func (h *hops) neighbours() []neighKey {
+func (h *hops) neighbours() []routes.Neighbour {
 	h.relay.mu.Lock()
 	defer h.relay.mu.Unlock()
-	seen := map[neighKey]bool{}
-	var out []neighKey
+	seen := map[routes.Neighbour]bool{}
+	var out []routes.Neighbour
 	for _, e := range h.byKey {
-		if e.via.addr.IsValid() && !seen[e.via] {
+		if e.via.Addr.IsValid() && !seen[e.via] {
 			seen[e.via] = true
 			out = append(out, e.via)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
 // hopOf reads the hop of a session's row out of the kernel.
@@ -78,14 +79,14 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 	moved.Dst = [6]byte(other)
 	is("the gateway has another address", 0, moved)
 	// What a person made permanent stays so, though it is in use.
-	via := neighKey{b.dev.Index, netip.MustParseAddr("192.0.2.254")}
-	r.hops.routes.probe(via)
+	via := routes.Neighbour{Ifindex: b.dev.Index, Addr: netip.MustParseAddr("192.0.2.254")}
+	r.hops.routes.Probe(via)
 	is("still", 0, moved)
 	if out, err := b.host.Command(t.Context(), "ip", "neigh", "show", "192.0.2.254").CombinedOutput(); err != nil || !strings.Contains(string(out), "PERMANENT") {
 		t.Errorf("a permanent neighbour became %s, %v", out, err)
 	}
 	ip("neigh", "del", "192.0.2.254", "dev", "in0")
-	// Where the way is lost, the kernel is asked to find it again.
+	// Where the next hop is lost, the kernel is asked to find it again.
 	until(t, time.Second, "it is gone", func() bool { return hopIn(t, s, 0).State == HopNeighbour || hopIn(t, s, 0) == direct })
 	is("it is found again", 0, direct)
 
@@ -138,87 +139,6 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 	if n := len(r.hops.byKey); n != 0 {
 		t.Errorf("%d hops are followed for nobody", n)
 	}
-}
-
-func TestHopKinds(t *testing.T) {
-	b := network(t)
-	for _, args := range [][]string{
-		{"tuntap", "add", "dev", "tun0", "mode", "tun"}, {"link", "set", "tun0", "up", "mtu", "1280"},
-		{"route", "add", "10.1.0.0/16", "dev", "tun0"},
-		{"route", "add", "10.2.0.0/16", "via", "inet6", "2001:db8::fe", "dev", "in0"},
-		{"-6", "route", "add", "blackhole", "2001:db8:bad::/64"},
-		{"-6", "route", "add", "prohibit", "2001:db8:bad:1::/64"},
-		{"-6", "route", "add", "unreachable", "2001:db8:bad:2::/64"},
-		{"route", "add", "table", "77", "10.3.0.0/16", "via", "192.0.2.254"},
-		{"rule", "add", "from", "192.0.2.1", "table", "77"},
-	} {
-		if err := b.host.Run("ip", args...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := b.load(t, Options{})
-	gateway, own := [6]byte(b.there.MAC), [6]byte(b.dev.MAC)
-	for _, tt := range []struct {
-		from, to string
-		want     Hop
-	}{
-		{"192.0.2.1", "192.0.2.254", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // on the link
-		{"192.0.2.1", "203.0.113.9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}},
-		{"192.0.2.77", "203.0.113.9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // not this host's address
-		{"", "203.0.113.9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}},
-		{"192.0.2.1", "10.3.0.1", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // by a rule for the source
-		{"", "10.3.0.1", Hop{State: HopUnreachable}},
-		{"2001:db8::1", "2001:db8:9::9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}},
-		{"", "10.2.0.1", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // IPv4 through an IPv6 gateway
-		{"192.0.2.1", "192.0.2.200", Hop{HopNeighbour, b.dev.Index, 1500, [6]byte{}, own}},
-		{"192.0.2.1", "127.0.0.1", Hop{State: HopLocal}},
-		{"", "2001:db8::1", Hop{State: HopLocal}},
-		{"2001:db8::1", "2001:db8:bad::1", Hop{State: HopBlackhole}},
-		{"2001:db8::1", "2001:db8:bad:1::1", Hop{State: HopProhibit}},
-		{"2001:db8::1", "2001:db8:bad:2::1", Hop{State: HopUnreachable}},
-		{"2001:db8::1", "2001:db8:1234::1", Hop{State: HopUnreachable}},
-		{"192.0.2.1", "192.0.2.255", Hop{State: HopUnreachable}}, // a broadcast
-	} {
-		key := hopKey{to: netip.MustParseAddr(tt.to)}
-		if tt.from != "" {
-			key.from = netip.MustParseAddr(tt.from)
-		}
-		if tt.want.State == HopDirect {
-			_, via := r.hops.resolve(key)
-			r.hops.routes.probe(via)
-			until(t, 3*time.Second, tt.from+" to "+tt.to+" is direct", func() bool { h, _ := r.hops.resolve(key); return h.State == HopDirect })
-		}
-		if got, _ := r.hops.resolve(key); got != tt.want {
-			t.Errorf("from %s to %s: %+v, want %+v", tt.from, tt.to, got, tt.want)
-		}
-	}
-	if got, _ := r.hops.resolve(hopKey{to: netip.MustParseAddr("10.1.0.1")}); got.State != HopDirect || got.MTU != 1280 || got.Dst != [6]byte{} {
-		// A tunnel without carrier has no route.
-		if got.State != HopUnreachable {
-			t.Errorf("through a tunnel: %+v", got)
-		}
-	}
-}
-
-// More announcements than the socket holds: what was missed is read again.
-func TestAnnouncementsOverflow(t *testing.T) {
-	b := network(t)
-	r := b.load(t, Options{})
-	if err := r.hops.routes.events.SetReceiveBufferSize(1, true); err != nil {
-		t.Fatal(err)
-	}
-	s := open(t, r, 1)
-	until(t, 3*time.Second, "it is direct", func() bool { return hopIn(t, s, 0).State == HopDirect })
-	batch := "route add blackhole 203.0.113.9/32\n"
-	for range 300 {
-		batch += "route add 10.9.0.0/16 via 192.0.2.254\nroute del 10.9.0.0/16\n"
-	}
-	cmd := b.host.Command(t.Context(), "ip", "-batch", "-")
-	cmd.Stdin = strings.NewReader(batch)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	until(t, 5*time.Second, "the blackhole is seen", func() bool { return hopIn(t, s, 0).State == HopBlackhole })
 }
 
 // Rows follow while sessions come and go.

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/icmp"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
 // Path MTUs. A route's MTU is that of its first link. A router further on whose next link is smaller drops packets
@@ -44,8 +46,6 @@ const (
 	lookRarely = 30 * time.Second // how often all routes are asked for where it lists more, or errors can't be received
 
 	pathLife = 10 * time.Minute // the default of net.ipv4.route.mtu_expires and net.ipv6.route.mtu_expires
-	minPath4 = 552              // the default of net.ipv4.route.min_pmtu
-	minPath6 = 1280             // RFC 8200: no link has less
 
 	maxQuotes = 4096  // errors kept until they are looked at
 	maxPaths  = 65536 // MTUs kept
@@ -55,15 +55,15 @@ const (
 type paths struct {
 	hops   *hops
 	log    *slog.Logger
-	ask    *exceptions
-	icmp   []*os.File // sockets that receive errors; none without CAP_NET_RAW
+	ask    *routes.Exceptions
+	icmp   []*icmp.Listener // none without CAP_NET_RAW
 	life   time.Duration
 	listed int  // by a dump, at most
 	began  bool // run is there
 	// Only run uses these.
-	known [2]map[exception]uint32 // what the last dump of each family had
-	later [2]time.Time            // when a family with too many is looked at again
-	many  bool                    // that there are too many has been said
+	known [2]map[routes.Exception]uint32 // what the last dump of each family had
+	later [2]time.Time                   // when a family with too many is looked at again
+	many  bool                           // that there are too many has been said
 
 	looks, dumps   atomic.Uint64 // a dump is of one family
 	taken, ignored atomic.Uint64 // errors
@@ -72,22 +72,11 @@ type paths struct {
 	readers sync.WaitGroup
 
 	mu     sync.Mutex
-	quotes map[quote]*notice
+	quotes map[icmp.Quote]*notice
 	own    map[hopKey]pathMTU
 	stale  map[netip.Addr]bool // destinations whose MTU may be another
 	again  map[netip.Addr]bool // destinations whose exception no dump may have had
 }
-
-// quote is what an error says of the packet that was dropped.
-type quote struct {
-	from, to netip.Addr
-	ports    ports // anyPort where its protocol has none
-}
-
-// ports are a packet's, or what a row wants them to be.
-type ports struct{ from, to int32 }
-
-const anyPort = -1
 
 // notice is what an error says.
 type notice struct {
@@ -100,42 +89,34 @@ type notice struct {
 type pathMTU struct {
 	mtu     int
 	ifindex int
-	via     neighKey
+	via     routes.Neighbour
 	until   time.Time
 }
 
 // newPaths opens its sockets in the network namespace of the calling thread.
 func newPaths(h *hops) (*paths, error) {
 	p := &paths{
-		hops: h, log: h.relay.log, life: pathLife, listed: lookLimit, ask: &exceptions{inside: h.relay.inNamespace},
-		known: [2]map[exception]uint32{{}, {}}, arrived: make(chan struct{}, 1),
-		quotes: map[quote]*notice{}, own: map[hopKey]pathMTU{}, stale: map[netip.Addr]bool{},
+		hops: h, log: h.relay.log, life: pathLife, listed: lookLimit, ask: routes.NewExceptions(h.relay.inNamespace),
+		known: [2]map[routes.Exception]uint32{{}, {}}, arrived: make(chan struct{}, 1),
+		quotes: map[icmp.Quote]*notice{}, own: map[hopKey]pathMTU{}, stale: map[netip.Addr]bool{},
 		again: map[netip.Addr]bool{},
 	}
-	if err := p.ask.open(); err != nil {
+	if err := p.ask.Open(); err != nil {
 		return nil, err
 	}
-	for _, open := range []func() (int, error){openICMP4, openICMP6} {
-		fd, err := open()
-		switch {
-		case err == nil:
-			p.icmp = append(p.icmp, os.NewFile(uintptr(fd), "icmp"))
-		case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EPROTONOSUPPORT): // a kernel without IPv6
-		default:
-			p.closeICMP()
-			p.log.Warn("path MTUs are those that the kernel has: receiving ICMP errors takes CAP_NET_RAW",
-				"relay", h.relay.desc.Name, "error", err)
-			return p, nil
-		}
+	var err error
+	if p.icmp, err = icmp.Listen(); err != nil {
+		p.log.Warn("path MTUs are those that the kernel has: receiving ICMP errors takes CAP_NET_RAW",
+			"relay", h.relay.desc.Name, "error", err)
 	}
 	return p, nil
 }
 
 func (p *paths) start() {
 	p.began = true
-	for i, f := range p.icmp {
+	for _, l := range p.icmp {
 		p.readers.Add(1)
-		go p.receive(f, []func([]byte) (quote, int, bool){tooBig4, tooBig6}[i])
+		go p.receive(l)
 	}
 	p.hops.relay.wg.Add(1)
 	go p.run()
@@ -143,15 +124,11 @@ func (p *paths) start() {
 
 // close ends those who receive. run ends with the relay.
 func (p *paths) close() {
-	p.closeICMP()
-	if !p.began {
-		p.ask.close()
+	for _, l := range p.icmp {
+		l.Close()
 	}
-}
-
-func (p *paths) closeICMP() {
-	for _, f := range p.icmp {
-		f.Close()
+	if !p.began {
+		p.ask.Close()
 	}
 }
 
@@ -161,7 +138,7 @@ func (p *paths) listens() bool { return p != nil && len(p.icmp) > 0 }
 // run looks at exceptions each second, and at errors when they come, until the relay is closed.
 func (p *paths) run() {
 	defer p.hops.relay.wg.Done()
-	defer p.ask.close()
+	defer p.ask.Close()
 	defer p.readers.Wait()
 	const settle = 10 * time.Millisecond // errors come in bursts
 	look := time.NewTimer(0)
@@ -218,12 +195,12 @@ func (p *paths) look(began time.Time) {
 			continue
 		}
 		p.dumps.Add(1)
-		now := make(map[exception]uint32, len(p.known[i]))
+		now := make(map[routes.Exception]uint32, len(p.known[i]))
 		p.mu.Lock()
 		limit := p.listed
 		p.mu.Unlock()
-		err := p.ask.dump(family, limit, func(e exception, mtu uint32) { now[e] = mtu })
-		if errors.Is(err, errTooMany) {
+		err := p.ask.Dump(family, limit, func(e routes.Exception, mtu uint32) { now[e] = mtu })
+		if errors.Is(err, routes.ErrTooMany) {
 			if !p.many {
 				p.log.Warn("path MTUs are looked at every 30 s: this host has too many exceptions to routes",
 					"relay", h.relay.desc.Name)
@@ -231,7 +208,7 @@ func (p *paths) look(began time.Time) {
 			p.many = true
 			p.later[i] = began.Add(lookRarely)
 			clear(p.known[i])
-			h.routes.kick(true)
+			h.routes.Kick(true)
 			continue
 		}
 		// What a dump that was interrupted lacks is asked for in vain, and seen by the next one.
@@ -241,12 +218,12 @@ func (p *paths) look(began time.Time) {
 		}
 		for e, mtu := range now {
 			if old, had := p.known[i][e]; !had || old != mtu {
-				changed = append(changed, e.dst())
+				changed = append(changed, e.Dst())
 			}
 		}
 		for e := range p.known[i] {
 			if _, has := now[e]; !has {
-				changed = append(changed, e.dst())
+				changed = append(changed, e.Dst())
 			}
 		}
 		p.known[i] = now
@@ -274,14 +251,14 @@ func (p *paths) mark(to []netip.Addr) {
 	p.mu.Unlock()
 	h.relay.mu.Unlock()
 	if any {
-		h.routes.kick(false)
+		h.routes.Kick(false)
 	}
 }
 
 // recheck has the hops to a destination resolved once more after the next dump: the kernel's answer has an exception
 // that may be gone before it is dumped.
 func (p *paths) recheck(to netip.Addr, hop Hop) {
-	if a, err := p.hops.routes.link(hop.Ifindex); err == nil && hop.MTU < a.MTU {
+	if hop.MTU < p.hops.routes.LinkMTU(hop.Ifindex) {
 		p.mu.Lock()
 		p.again[to] = true
 		p.mu.Unlock()
@@ -298,7 +275,7 @@ func (p *paths) changes() map[netip.Addr]bool {
 }
 
 // limit lowers a hop's MTU to the one that is kept for its path.
-func (p *paths) limit(key hopKey, hop Hop, via neighKey) Hop {
+func (p *paths) limit(key hopKey, hop Hop, via routes.Neighbour) Hop {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	own, ok := p.own[key]
@@ -328,19 +305,17 @@ func (p *paths) expire(now time.Time) {
 	p.mark(over)
 }
 
-// receive reads errors until its socket is closed.
-func (p *paths) receive(f *os.File, parse func([]byte) (quote, int, bool)) {
+// receive reads errors until its listener is closed.
+func (p *paths) receive(l *icmp.Listener) {
 	defer p.readers.Done()
-	buf := make([]byte, 2048) // RFC 1812 and RFC 4443 let an error have 576 and 1280 bytes
 	for {
-		n, err := f.Read(buf)
+		q, mtu, ok, err := l.Receive()
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				p.log.Error("ICMP errors can't be received any more", "relay", p.hops.relay.desc.Name, "error", err)
 			}
 			return
 		}
-		q, mtu, ok := parse(buf[:n])
 		if !ok {
 			p.ignored.Add(1)
 			continue
@@ -350,7 +325,7 @@ func (p *paths) receive(f *os.File, parse func([]byte) (quote, int, bool)) {
 }
 
 // note keeps an error until it is looked at.
-func (p *paths) note(q quote, mtu int) {
+func (p *paths) note(q icmp.Quote, mtu int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.quotes[q]
@@ -376,38 +351,38 @@ func (p *paths) verify() {
 	h := p.hops
 	p.mu.Lock()
 	quotes := p.quotes
-	p.quotes = map[quote]*notice{}
+	p.quotes = map[icmp.Quote]*notice{}
 	p.mu.Unlock()
 
 	// A row may leave open where its packets come from. They come from this host then, or keep a source that gets the
 	// errors itself.
-	var unknown []quote
+	var unknown []icmp.Quote
 	h.relay.mu.Lock()
 	for q := range quotes {
-		if h.byKey[hopKey{to: q.to}] != nil {
+		if h.byKey[hopKey{to: q.To}] != nil {
 			unknown = append(unknown, q)
 		}
 	}
 	h.relay.mu.Unlock()
 	local := map[netip.Addr]bool{}
 	for _, q := range unknown {
-		if _, asked := local[q.from]; !asked {
-			local[q.from] = h.routes.local(q.from)
+		if _, asked := local[q.From]; !asked {
+			local[q.From] = h.routes.Local(q.From)
 		}
 	}
 
 	h.relay.mu.Lock()
 	byHop := map[*hop]quoted{}
 	for q, n := range quotes {
-		for _, key := range []hopKey{{q.from, q.to}, {to: q.to}} {
+		for _, key := range []hopKey{{q.From, q.To}, {to: q.To}} {
 			e := h.byKey[key]
-			if e == nil || !key.from.IsValid() && !local[q.from] {
+			if e == nil || !key.from.IsValid() && !local[q.From] {
 				continue
 			}
 			if byHop[e] == nil {
 				byHop[e] = quoted{}
 			}
-			byHop[e].add(q.ports, n)
+			byHop[e].add(q.Ports, n)
 		}
 	}
 	var to []netip.Addr
@@ -445,14 +420,16 @@ func (p *paths) keep(e *hop, mtu int) bool {
 }
 
 // quoted are the quotes with a hop's addresses, by their ports and by those that a row may leave open.
-type quoted map[ports][]*notice
+type quoted map[icmp.Ports][]*notice
 
-func (qs quoted) add(p ports, n *notice) {
-	qs[ports{anyPort, anyPort}] = append(qs[ports{anyPort, anyPort}], n)
-	if p.from == anyPort {
+var anyPorts = icmp.Ports{From: icmp.AnyPort, To: icmp.AnyPort}
+
+func (qs quoted) add(p icmp.Ports, n *notice) {
+	qs[anyPorts] = append(qs[anyPorts], n)
+	if p.From == icmp.AnyPort {
 		return
 	}
-	for _, k := range []ports{p, {p.from, anyPort}, {anyPort, p.to}} {
+	for _, k := range []icmp.Ports{p, {From: p.From, To: icmp.AnyPort}, {From: icmp.AnyPort, To: p.To}} {
 		qs[k] = append(qs[k], n)
 	}
 }
@@ -483,7 +460,7 @@ func (qs quoted) match(e *hop) int {
 
 // ports returns the ports of packets that the row sends through the hop at off; false for a next hop, whose packets
 // aren't this host's.
-func (row *tableRow) ports(off int) (ports, bool) {
+func (row *tableRow) ports(off int) (icmp.Ports, bool) {
 	members := row.members()
 	for _, m := range members {
 		if m.Kind != abi.KindHop || m.Off != off {
@@ -492,26 +469,26 @@ func (row *tableRow) ports(off int) (ports, bool) {
 		port := func(name string) int32 {
 			m := abi.Find(members, name)
 			if m == nil || m.Kind != abi.KindEndpoint {
-				return anyPort
+				return icmp.AnyPort
 			}
 			return int32(abi.Order.Uint16(row.value[m.Off+abi.EndpointPort:]))
 		}
-		return ports{port(m.From), port(m.To)}, true
+		return icmp.Ports{From: port(m.From), To: port(m.To)}, true
 	}
-	return ports{}, false
+	return icmp.Ports{}, false
 }
 
 // PathMTUs says how the MTUs of paths are followed. A path's is that of its smallest link, which routers report by ICMP
 // errors.
 type PathMTUs struct {
-	Followed bool   // the relay has ways out, and follows them
+	Followed bool   // the relay has next hops, and follows them
 	Receives bool   // the relay receives these errors, which takes CAP_NET_RAW; else the kernel alone does
 	Kept     int    // MTUs that the relay keeps itself, where the kernel has no socket that an error could be about
 	Taken    uint64 // errors about packets that the relay sends
 	Ignored  uint64 // other errors: about packets of other programs, forged, or damaged
 }
 
-// PathMTUs returns how the MTUs of paths are followed; the zero value where the relay has no ways out to follow.
+// PathMTUs returns how the MTUs of paths are followed; the zero value where the relay has no next hops to follow.
 func (r *Relay) PathMTUs() PathMTUs {
 	if r.hops == nil || r.hops.paths == nil {
 		return PathMTUs{}
@@ -519,5 +496,7 @@ func (r *Relay) PathMTUs() PathMTUs {
 	p := r.hops.paths
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return PathMTUs{Followed: true, Receives: p.listens(), Kept: len(p.own), Taken: p.taken.Load(), Ignored: p.ignored.Load()}
+	return PathMTUs{
+		Followed: true, Receives: p.listens(), Kept: len(p.own), Taken: p.taken.Load(), Ignored: p.ignored.Load(),
+	}
 }

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/icmp"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
 // tooBig is an ICMP error about a UDP datagram of 1,300 bytes, in an IP packet from a router to the datagram's source.
@@ -273,7 +275,7 @@ func TestPathMTUOfKernel(t *testing.T) {
 			}
 			b.report(t, c.error)
 			until(t, 3*time.Second, "the kernel's exception", func() bool {
-				hop, _ := r.hops.routes.resolve(hopKey{c.error.from.Addr(), c.error.to.Addr()})
+				hop, _ := r.hops.routes.Resolve(c.error.from.Addr(), c.error.to.Addr())
 				return hop.MTU == c.mtu
 			})
 			c.open(t, r)
@@ -551,7 +553,7 @@ func TestPathMTURequests(t *testing.T) {
 	b := network(t)
 	b.ip(t, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0")
 	r := b.load(t, Options{})
-	paths, routes := r.hops.paths, r.hops.routes
+	paths, resolver := r.hops.paths, r.hops.routes
 	until(t, 5*time.Second, "looks", func() bool { return paths.looks.Load() >= 2 })
 	if n := paths.dumps.Load(); n != 0 {
 		t.Errorf("%d requests for nobody", n)
@@ -559,22 +561,20 @@ func TestPathMTURequests(t *testing.T) {
 	const sessions = 10000
 	keys := ways(t, r, sessions)
 	until(t, 30*time.Second, "the network is at rest", func() bool {
-		asked := routes.asked.Load()
+		asked := resolver.Requests.Load()
 		b.seen(t, r)
-		routes.mu.Lock()
-		defer routes.mu.Unlock()
-		return !routes.all && len(routes.dirty) == 0 && routes.asked.Load() == asked
+		return resolver.AtRest() && resolver.Requests.Load() == asked
 	})
-	began, dumps, asked := time.Now(), paths.dumps.Load(), routes.asked.Load()
+	began, dumps, asked := time.Now(), paths.dumps.Load(), resolver.Requests.Load()
 	until(t, 10*time.Second, "eight requests", func() bool { return paths.dumps.Load() >= dumps+8 })
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("eight requests within %v, two a second are enough", took)
 	}
-	if n := routes.asked.Load() - asked; n != 0 {
+	if n := resolver.Requests.Load() - asked; n != 0 {
 		t.Errorf("%d requests for routes of %d sessions, none is needed", n, sessions)
 	}
 	// An error costs a request for the path that it is about.
-	asked = routes.asked.Load()
+	asked = resolver.Requests.Load()
 	from, to := netip.MustParseAddrPort("192.0.2.1:17777"), netip.AddrPortFrom(keys[7777].to, 7000)
 	b.report(t, tooBig{from: from, to: to, mtu: 1000})
 	mtu := func(key hopKey) int {
@@ -583,7 +583,7 @@ func TestPathMTURequests(t *testing.T) {
 		return r.hops.byKey[key].now.MTU
 	}
 	until(t, soon, "the MTU", func() bool { return mtu(keys[7777]) == 1000 })
-	if n := routes.asked.Load() - asked; n != 1 {
+	if n := resolver.Requests.Load() - asked; n != 1 {
 		t.Errorf("%d requests for the route of one path", n)
 	}
 	for i, key := range keys {
@@ -640,9 +640,9 @@ func TestPathMTUTooMany(t *testing.T) {
 	r.hops.paths.mu.Unlock()
 	c := pathCases()[0]
 	b.udp(t, c.listen)
-	asked := r.hops.routes.asked.Load()
+	asked := r.hops.routes.Requests.Load()
 	c.open(t, r) // which asks once
-	until(t, 3*time.Second, "all routes are asked for", func() bool { return r.hops.routes.asked.Load() >= asked+2 })
+	until(t, 3*time.Second, "all routes are asked for", func() bool { return r.hops.routes.Requests.Load() >= asked+2 })
 	b.report(t, c.error)
 	c.is(t, "an error", c.mtu)
 	if got := r.PathMTUs(); got.Taken != 1 {
@@ -660,17 +660,17 @@ func TestPathMTUTooMany(t *testing.T) {
 		t.Errorf("it says so %d times:\n%s", n, &log)
 	}
 	// A dump that is given up leaves nothing behind that the next one would read.
-	x := &exceptions{inside: b.host.Do, fd: -1}
-	defer x.close()
+	x := routes.NewExceptions(b.host.Do)
+	defer x.Close()
 	for i, limit := range []int{lookLimit, -1, lookLimit, lookLimit} {
 		var got []netip.Addr
-		err := x.dump(unix.AF_INET, limit, func(e exception, mtu uint32) {
+		err := x.Dump(unix.AF_INET, limit, func(e routes.Exception, mtu uint32) {
 			if mtu == uint32(c.mtu) {
-				got = append(got, e.dst())
+				got = append(got, e.Dst())
 			}
 		})
 		if limit < 0 {
-			if !errors.Is(err, errTooMany) {
+			if !errors.Is(err, routes.ErrTooMany) {
 				t.Errorf("dump %d: %v", i, err)
 			}
 		} else if err != nil || !slices.Contains(got, c.error.to.Addr()) {
@@ -685,20 +685,21 @@ func TestPathMTUOfRows(t *testing.T) {
 	addr := abi.Member{Kind: abi.KindAddr, Size: 16}
 	from := netip.MustParseAddrPort("192.0.2.1:5000")
 	to := netip.MustParseAddrPort("203.0.113.9:7000")
-	exact, none := ports{5000, 7000}, ports{anyPort, anyPort}
+	ports := func(from, to int32) icmp.Ports { return icmp.Ports{From: from, To: to} }
+	exact, none := ports(5000, 7000), anyPorts
 	for _, tt := range []struct {
 		name     string
 		from, to *abi.Member
-		sends    []ports
-		not      []ports
+		sends    []icmp.Ports
+		not      []icmp.Ports
 	}{
-		{"endpoints", &ep, &ep, []ports{exact}, []ports{none, {5000, 7001}, {5001, 7000}, {7000, 5000}}},
-		{"addresses, as of a tunnel", &addr, &addr, []ports{exact, none, {1, 2}}, nil},
-		{"from an address to an endpoint", &addr, &ep, []ports{exact, {1, 7000}}, []ports{none, {5000, 7001}}},
-		{"from an endpoint to an address", &ep, &addr, []ports{exact, {5000, 1}}, []ports{none, {5001, 7000}}},
-		{"to an endpoint", nil, &ep, []ports{exact, {1, 7000}}, []ports{none, {5000, 7001}}},
-		{"to an address", nil, &addr, []ports{exact, none}, nil},
-		{"a next hop", nil, nil, nil, []ports{exact, none}},
+		{"endpoints", &ep, &ep, []icmp.Ports{exact}, []icmp.Ports{none, ports(5000, 7001), ports(5001, 7000), ports(7000, 5000)}},
+		{"addresses, as of a tunnel", &addr, &addr, []icmp.Ports{exact, none, ports(1, 2)}, nil},
+		{"from an address to an endpoint", &addr, &ep, []icmp.Ports{exact, ports(1, 7000)}, []icmp.Ports{none, ports(5000, 7001)}},
+		{"from an endpoint to an address", &ep, &addr, []icmp.Ports{exact, ports(5000, 1)}, []icmp.Ports{none, ports(5001, 7000)}},
+		{"to an endpoint", nil, &ep, []icmp.Ports{exact, ports(1, 7000)}, []icmp.Ports{none, ports(5000, 7001)}},
+		{"to an address", nil, &addr, []icmp.Ports{exact, none}, nil},
+		{"a next hop", nil, nil, nil, []icmp.Ports{exact, none}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			value := make([]byte, 80)
@@ -725,7 +726,7 @@ func TestPathMTUOfRows(t *testing.T) {
 			row := &tableRow{table: &Table{desc: &abi.Table{Value: members}}, value: value}
 			e := &hop{rows: map[*tableRow]struct{}{row: {}}}
 			row.hops = []rowHop{{off: 36, hop: e}}
-			for want, list := range map[int][]ports{1000: tt.sends, 0: tt.not} {
+			for want, list := range map[int][]icmp.Ports{1000: tt.sends, 0: tt.not} {
 				for _, p := range list {
 					about := quoted{}
 					about.add(p, &notice{mtu: 1000})
@@ -738,37 +739,10 @@ func TestPathMTUOfRows(t *testing.T) {
 	}
 }
 
-// Errors cut short are no errors, and never read beyond their end.
-func TestTooBigCutShort(t *testing.T) {
-	for _, c := range pathCases() {
-		packet, parse := c.error.packet(), tooBig4
-		if c.family == "IPv6" {
-			packet, parse = packet[40:], tooBig6
-		}
-		q, mtu, ok := parse(packet)
-		right, none := ports{50001, 7001}, ports{anyPort, anyPort}
-		if want := (quote{c.error.from.Addr(), c.error.to.Addr(), right}); !ok || mtu != c.mtu || q != want {
-			t.Errorf("%s: %+v, %d, %v", c.family, q, mtu, ok)
-		}
-		for n := range packet {
-			if q, _, ok := parse(packet[:n:n]); ok && q.ports != none && q.ports != right {
-				t.Errorf("%s: %d bytes are read as %+v", c.family, n, q)
-			}
-		}
-		for i := range min(len(packet), 100) {
-			for _, v := range []byte{0, 0x0f, 0x4f, 0x6f, 0xff} {
-				b := slices.Clone(packet)
-				b[i] = v
-				parse(b)
-			}
-		}
-	}
-}
-
 // A dump of many exceptions, which is done once a second and family.
 func BenchmarkExceptions(b *testing.B) {
-	for _, routes := range []int{1, 10, 1000} {
-		b.Run(fmt.Sprintf("%d routes", routes), func(b *testing.B) {
+	for _, count := range []int{1, 10, 1000} {
+		b.Run(fmt.Sprintf("%d routes", count), func(b *testing.B) {
 			n := network(b)
 			// Routes that are alike share a next hop, and its exceptions.
 			n.ip(b, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0", "metric", "7")
@@ -776,7 +750,7 @@ func BenchmarkExceptions(b *testing.B) {
 			n.udp(b, "0.0.0.0:5000")
 			makeExceptions(b, n, r, 8000)
 			var batch strings.Builder
-			for i := range routes - 1 {
+			for i := range count - 1 {
 				fmt.Fprintf(&batch, "route add 10.%d.%d.0/24 via 192.0.2.254 dev in0 metric 7\n", i>>8, i&255)
 			}
 			cmd := n.host.Command(b.Context(), "ip", "-batch", "-")
@@ -784,24 +758,24 @@ func BenchmarkExceptions(b *testing.B) {
 			if out, err := cmd.CombinedOutput(); err != nil {
 				b.Fatalf("%v: %s", err, out)
 			}
-			x := &exceptions{inside: r.inNamespace, fd: -1}
-			defer x.close()
-			count, given := 0, 0
-			now := map[exception]uint32{}
+			x := routes.NewExceptions(r.inNamespace)
+			defer x.Close()
+			listed, given := 0, 0
+			now := map[routes.Exception]uint32{}
 			for b.Loop() {
-				count = 0
+				listed = 0
 				clear(now)
-				err := x.dump(unix.AF_INET, lookLimit, func(e exception, mtu uint32) { count++; now[e] = mtu })
-				if errors.Is(err, errTooMany) {
+				err := x.Dump(unix.AF_INET, lookLimit, func(e routes.Exception, mtu uint32) { listed++; now[e] = mtu })
+				if errors.Is(err, routes.ErrTooMany) {
 					given++
 				} else if err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.ReportMetric(float64(len(now)), "exceptions")
-			b.ReportMetric(float64(count), "listed")
+			b.ReportMetric(float64(listed), "listed")
 			b.ReportMetric(float64(given)/float64(b.N), "given-up/op")
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(count), "ns/listed")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(listed), "ns/listed")
 		})
 	}
 }
@@ -814,7 +788,7 @@ func makeExceptions(b *testing.B, n *bench, r *Relay, count int) {
 		from := netip.MustParseAddrPort("192.0.2.1:5000")
 		n.report(b, tooBig{from: from, to: netip.AddrPortFrom(to, 7000), mtu: 1000})
 		until(b, time.Second, "an exception", func() bool {
-			hop, _ := r.hops.routes.resolve(hopKey{to: to})
+			hop, _ := r.hops.routes.Resolve(netip.Addr{}, to)
 			return hop.MTU == 1000
 		})
 	}

@@ -1,4 +1,4 @@
-package runtime
+package routes
 
 import (
 	"encoding/binary"
@@ -11,28 +11,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exception is one to a route: another MTU, or another gateway. Addresses are 16 bytes, IPv4 mapped.
-type exception struct {
+// Exception is one to a route: another MTU, or another gateway. Addresses are 16 bytes, IPv4 mapped.
+type Exception struct {
 	to, gateway [16]byte
 	table       uint32
 	oif         uint32
 }
 
-func (e exception) dst() netip.Addr { return netip.AddrFrom16(e.to).Unmap() }
+// Dst is the destination that the exception is about.
+func (e Exception) Dst() netip.Addr { return netip.AddrFrom16(e.to).Unmap() }
 
-// exceptions asks the kernel for exceptions, one request at a time.
-type exceptions struct {
+// Exceptions asks the kernel for exceptions to routes, one request at a time. Its methods are called by one goroutine
+// at a time.
+type Exceptions struct {
 	inside func(func() error) error // runs a function where the socket has to be opened
 	fd     int                      // -1: not open
 	seq    uint32
 	buf    []byte
 }
 
-// errTooMany says that a dump was given up.
-var errTooMany = errors.New("too many exceptions to routes")
+// ErrTooMany says that a dump was given up.
+var ErrTooMany = errors.New("too many exceptions to routes")
 
-// open opens the socket, in the network namespace of the calling thread.
-func (x *exceptions) open() error {
+// NewExceptions returns an Exceptions without a socket: Open opens it, or the first Dump, by inside, which has to call
+// its argument in the network namespace in question.
+func NewExceptions(inside func(func() error) error) *Exceptions {
+	return &Exceptions{inside: inside, fd: -1}
+}
+
+// Open opens the socket, in the network namespace of the calling thread.
+func (x *Exceptions) Open() error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -51,19 +59,20 @@ func (x *exceptions) open() error {
 	return nil
 }
 
-func (x *exceptions) close() {
+// Close closes the socket, if it is open.
+func (x *Exceptions) Close() {
 	if x.fd >= 0 {
 		unix.Close(x.fd)
 		x.fd = -1
 	}
 }
 
-// dump visits all exceptions of a family. They may be incomplete, and the error is netlink.ErrDumpInterrupted then. The
+// Dump visits all exceptions of a family. They may be incomplete, and the error is netlink.ErrDumpInterrupted then. The
 // kernel lists one of IPv4 once for each route that shares its next hop, which can be millions of times: the error is
-// errTooMany where more than limit are listed.
-func (x *exceptions) dump(family uint8, limit int, visit func(exception, uint32)) error {
+// ErrTooMany where more than limit are listed.
+func (x *Exceptions) Dump(family uint8, limit int, visit func(Exception, uint32)) error {
 	if x.fd < 0 {
-		if err := x.inside(x.open); err != nil {
+		if err := x.inside(x.Open); err != nil {
 			return err
 		}
 	}
@@ -81,8 +90,8 @@ func (x *exceptions) dump(family uint8, limit int, visit func(exception, uint32)
 	listed, interrupted := 0, false
 	for {
 		if listed > limit {
-			x.close() // which ends the dump: another request would have to wait for it
-			return errTooMany
+			x.Close() // which ends the dump: another request would have to wait for it
+			return ErrTooMany
 		}
 		n, _, err := unix.Recvfrom(x.fd, x.buf, 0)
 		if errors.Is(err, unix.EINTR) {
@@ -98,9 +107,9 @@ func (x *exceptions) dump(family uint8, limit int, visit func(exception, uint32)
 			}
 			kind, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
 			data := b[unix.SizeofNlMsghdr:size]
-			mine := binary.NativeEndian.Uint32(b[8:]) == x.seq
+			answer := binary.NativeEndian.Uint32(b[8:]) == x.seq
 			b = b[min((size+3)&^3, len(b)):]
-			if !mine { // of a request that had no answer in time
+			if !answer { // of a request that had no answer in time
 				continue
 			}
 			interrupted = interrupted || flags&unix.NLM_F_DUMP_INTR != 0
@@ -126,9 +135,9 @@ func (x *exceptions) dump(family uint8, limit int, visit func(exception, uint32)
 }
 
 // parseException reads a route's message.
-func parseException(b []byte, family uint8) (e exception, mtu uint32, ok bool) {
+func parseException(b []byte, family uint8) (e Exception, mtu uint32, ok bool) {
 	if len(b) < unix.SizeofRtMsg || b[0] != family || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED == 0 {
-		return exception{}, 0, false
+		return Exception{}, 0, false
 	}
 	e.table = uint32(b[4])
 	for kind, v := range attributes(b[unix.SizeofRtMsg:]) {
