@@ -1,5 +1,5 @@
-// Package api_test compares what packages export with the files in this folder: one line a symbol. A change of the surface shows
-// in a review as a change of these files; FASTRELAY_UPDATE=1 writes them anew.
+// Package api_test compares what packages export with the files in this folder: one line a symbol. A change of the
+// surface shows in a review as a change of these files; FASTRELAY_UPDATE=1 writes them anew.
 package api_test
 
 import (
@@ -46,7 +46,8 @@ func TestAPI(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
-			t.Errorf("%s exports something else; if that is meant, FASTRELAY_UPDATE=1 go test ./api. -%s +now:\n%s", path, file, diff)
+			t.Errorf("%s exports something else; if that is meant, FASTRELAY_UPDATE=1 go test ./api. -%s +now:\n%s",
+				path, file, diff)
 		}
 	}
 }
@@ -103,7 +104,8 @@ func surface(pkg *types.Package) string {
 			}
 			return types.NewTuple(out...)
 		}
-		return strings.TrimPrefix(text(types.NewSignatureType(nil, nil, nil, strip(s.Params()), strip(s.Results()), s.Variadic())), "func")
+		return strings.TrimPrefix(text(types.NewSignatureType(nil, nil, nil, strip(s.Params()), strip(s.Results()),
+			s.Variadic())), "func")
 	}
 	var lines []string
 	add := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
@@ -147,7 +149,8 @@ func surface(pkg *types.Package) string {
 			for i := range methods.Len() {
 				if m := methods.At(i); m.Obj().Exported() {
 					f := m.Obj().(*types.Func)
-					add("method (%s) %s%s", text(f.Signature().Recv().Type())+embedded(len(m.Index()), id), f.Name(), signature(f))
+					add("method (%s) %s%s", text(f.Signature().Recv().Type())+embedded(len(m.Index()), id), f.Name(),
+						signature(f))
 				}
 			}
 		}

@@ -28,7 +28,8 @@ type Cost struct {
 type ProgramSize struct {
 	Program      string `json:"program"`
 	Instructions int    `json:"instructions"` // as the kernel runs them
-	Verified     uint32 `json:"verified"`     // steps that the verifier took; 0 where the kernel doesn't tell (before 5.16)
+	// steps that the verifier took; 0 where the kernel doesn't tell (before 5.16)
+	Verified uint32 `json:"verified"`
 }
 
 // PacketCost is the time that a program takes for one kind of packet.
@@ -74,7 +75,10 @@ func measureCost(rounds int) (*Cost, error) {
 		}
 	}
 	var relay *turnrelay.Relay
-	if err := line.Relay.Do(func() (err error) { relay, err = turnrelay.Load(turnrelay.Options{}); return err }); err != nil {
+	if err := line.Relay.Do(func() (err error) {
+		relay, err = turnrelay.Load(turnrelay.Options{})
+		return err
+	}); err != nil {
 		return nil, err
 	}
 	defer relay.Close()
@@ -128,7 +132,8 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		what := fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer)
 		for _, size := range []int{120, 1200} {
 			payload := turnlab.Payload(size)
-			up, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server, turnlab.ChannelData(ch.Number, payload))
+			up, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server,
+				turnlab.ChannelData(ch.Number, payload))
 			if err != nil {
 				return nil, err
 			}
@@ -137,18 +142,25 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 				return nil, err
 			}
 			list = append(list,
-				&subject{PacketCost: PacketCost{Program: "to_peer", What: what, Size: size, Outcome: "sent"}, program: relay.ToPeer.Program, device: line.RelayIn, frame: up},
-				&subject{PacketCost: PacketCost{Program: "to_client", What: "back, " + what, Size: size, Outcome: "sent"}, program: relay.ToClient.Program, device: line.RelayOut, frame: down})
+				&subject{PacketCost: PacketCost{Program: "to_peer", What: what, Size: size, Outcome: "sent"},
+					program: relay.ToPeer.Program, device: line.RelayIn, frame: up},
+				&subject{
+					PacketCost: PacketCost{Program: "to_client", What: "back, " + what, Size: size, Outcome: "sent"},
+					program:    relay.ToClient.Program, device: line.RelayOut, frame: down,
+				})
 		}
 	}
 	stranger, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC,
-		netip.AddrPortFrom(line.ClientAddr.V4, 1), netip.AddrPortFrom(line.RelayInAddr.V4, 2), turnlab.ChannelData(turnlab.ChannelNumber, turnlab.Payload(120)))
+		netip.AddrPortFrom(line.ClientAddr.V4, 1), netip.AddrPortFrom(line.RelayInAddr.V4, 2),
+		turnlab.ChannelData(turnlab.ChannelNumber, turnlab.Payload(120)))
 	if err != nil {
 		return nil, err
 	}
 	return append(list,
-		&subject{PacketCost: PacketCost{Program: "to_peer", What: "a stranger's", Size: 120, Outcome: "no_by_channel"}, program: relay.ToPeer.Program, device: line.RelayIn, frame: stranger},
-		&subject{PacketCost: PacketCost{Program: "to_client", What: "a stranger's", Size: 120, Outcome: "no_by_peer"}, program: relay.ToClient.Program, device: line.RelayIn, frame: stranger},
+		&subject{PacketCost: PacketCost{Program: "to_peer", What: "a stranger's", Size: 120, Outcome: "no_by_channel"},
+			program: relay.ToPeer.Program, device: line.RelayIn, frame: stranger},
+		&subject{PacketCost: PacketCost{Program: "to_client", What: "a stranger's", Size: 120, Outcome: "no_by_peer"},
+			program: relay.ToClient.Program, device: line.RelayIn, frame: stranger},
 	), nil
 }
 

@@ -46,10 +46,13 @@ type FanOut struct {
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
-	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across namespaces) or fanout (one to many)")
-	pending := flag.Bool("pending", false, "send packets with pending checksums, as from a virtual machine on the same host (path)")
+	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across "+
+		"namespaces) or fanout (one to many)")
+	pending := flag.Bool("pending", false, "send packets with pending checksums, as from a virtual machine on the "+
+		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
-	offload := flag.Bool("offload", false, "leave it to the device to cut super-packets of a user-space relay, as some network cards can (fanout)")
+	offload := flag.Bool("offload", false, "leave it to the device to cut super-packets of a user-space relay, as "+
+		"some network cards can (fanout)")
 	plot := flag.String("plot", "", "PNG `file` that the curves are drawn into (fanout)")
 	out := flag.String("json", "", "`file` that the report is written to as JSON")
 	flag.Parse()
@@ -96,7 +99,9 @@ func run() error {
 
 // measureFanOut measures one-to-many relays, prints what came out and draws the curves.
 func measureFanOut(rounds int, receivers string, offload bool, plot string) (*FanOut, error) {
-	o := fanout.Options{Rounds: rounds, Sizes: []int{200, 1200}, Variants: fanout.Variants, Offload: offload, Progress: os.Stderr}
+	o := fanout.Options{
+		Rounds: rounds, Sizes: []int{200, 1200}, Variants: fanout.Variants, Offload: offload, Progress: os.Stderr,
+	}
 	for _, text := range strings.Split(receivers, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > fanout.MaxReceivers {

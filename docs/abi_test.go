@@ -16,7 +16,9 @@ func TestABI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := map[string]string{"version": fmt.Sprint(abi.Version), "names": names(), "maps": mapTable(), "structs": structs()}
+	parts := map[string]string{
+		"version": fmt.Sprint(abi.Version), "names": names(), "maps": mapTable(), "structs": structs(),
+	}
 	part := regexp.MustCompile(`(?s)(<!-- (\w+)(?:: generated)? -->)(\n?).*?(\n?<!-- end -->)`)
 	want := part.ReplaceAllStringFunc(string(text), func(found string) string {
 		m := part.FindStringSubmatch(found)
@@ -45,10 +47,12 @@ func names() string {
 	row("program P", "function `%sP`, section `%s`", abi.ProgramPrefix, abi.ProgramSection)
 	row("setting S", "`const volatile` variable `%sS` in read-only data", abi.SettingPrefix)
 	row("table T", "map `%sT`", abi.TablePrefix)
-	row("group G", "maps `%sG` (the lists of its members) and `%sG` (rows of receivers)", abi.GroupPrefix, abi.RowsPrefix)
+	row("group G", "maps `%sG` (the lists of its members) and `%sG` (rows of receivers)", abi.GroupPrefix,
+		abi.RowsPrefix)
 	row("the clock", "program `%s`", abi.ClockProgram)
 	row("what may be asked of the kernel about a packet (only where programs ask)",
-		"`const volatile` variable `%s`: %d `bpf_cast_to_kern_ctx`, %d `bpf_probe_read_kernel`; 0 where the loader says nothing",
+		"`const volatile` variable `%s`: %d `bpf_cast_to_kern_ctx`, %d `bpf_probe_read_kernel`; 0 where the loader "+
+			"says nothing",
 		abi.FactsVariable, abi.FactsCast, abi.FactsRead)
 	row("all else", "maps `fr_…`, below")
 	return b.String()
@@ -56,7 +60,8 @@ func names() string {
 
 func mapTable() string {
 	var b strings.Builder
-	b.WriteString("\nWords in code are members of `abi.Desc`. *mapped* is `BPF_F_MMAPABLE`: user space has the map in its memory. *pinned* maps outlive the process,\n" +
+	b.WriteString("\nWords in code are members of `abi.Desc`. *mapped* is `BPF_F_MMAPABLE`: user space has the map " +
+		"in its memory. *pinned* maps outlive the process,\n" +
 		"where the relay has a `PinPath`.\n\n| map | type | entries | value | only with |\n|---|---|---|---|---|\n")
 	letters := map[string]string{abi.GroupPrefix: "G", abi.RowsPrefix: "G", abi.TablePrefix: "T"}
 	for _, m := range abi.MapInfos() {
@@ -78,7 +83,8 @@ func mapTable() string {
 func structs() string {
 	var b strings.Builder
 	for _, s := range abi.Structs() {
-		fmt.Fprintf(&b, "\n`struct %s`, %d bytes: %s.\n\n| at | type | member | |\n|---|---|---|---|\n", s.Name, s.Size, s.About)
+		fmt.Fprintf(&b, "\n`struct %s`, %d bytes: %s.\n\n| at | type | member | |\n|---|---|---|---|\n", s.Name, s.Size,
+			s.About)
 		for _, m := range s.Members {
 			fmt.Fprintf(&b, "| %d | `%s` | `%s` | %s |\n", m.Off, m.Type, m.Name, m.Doc)
 		}

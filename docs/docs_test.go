@@ -156,7 +156,8 @@ func TestReadmeGoCompiles(t *testing.T) {
 	}
 	const module = "github.com/fastrelay/fastrelay-gen/"
 	compiles(t, map[string]string{
-		"readme/turn.go": fmt.Sprintf("package readme\n\nimport (\n\t\"errors\"\n\t\"net/netip\"\n\n\tturnrelay %q\n)\n\n"+
+		"readme/turn.go": fmt.Sprintf("package readme\n\nimport (\n\t\"errors\"\n\t\"net/netip\"\n\n\tturnrelay %q\n"+
+			")\n\n"+
 			"func server(client, server, relayed, peer netip.AddrPort) error {\n%s\treturn err\n}\n",
 			module+"examples/turn/turnrelay", blocks[0][1]),
 	})
@@ -367,12 +368,13 @@ func reasonNames(s *spec.Spec) func(pattern string) *regexp.Regexp {
 		if made[pattern] != nil {
 			return made[pattern]
 		}
-		made[pattern] = regexp.MustCompile("^" + regexp.MustCompile(`[A-Z]+`).ReplaceAllStringFunc(pattern, func(what string) string {
-			if len(names[what]) == 0 {
-				return "[^_a-z]"
-			}
-			return "(" + strings.Join(names[what], "|") + ")"
-		}) + "$")
+		made[pattern] = regexp.MustCompile("^" + regexp.MustCompile(`[A-Z]+`).ReplaceAllStringFunc(pattern,
+			func(what string) string {
+				if len(names[what]) == 0 {
+					return "[^_a-z]"
+				}
+				return "(" + strings.Join(names[what], "|") + ")"
+			}) + "$")
 		return made[pattern]
 	}
 }

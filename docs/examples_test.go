@@ -46,7 +46,8 @@ events: sent: fields: number: "u16"
 
 // program frames a piece of a program; rest is what the program has besides.
 func program(declarations, stack, rest string) string {
-	return "name: \"example\"\n" + declarations + "programs: p: {\n\thook: \"tc/ingress\"\n\tstack: [" + stack + "]\n\t" + rest + "\n\tEXAMPLE\n}\n"
+	return "name: \"example\"\n" + declarations + "programs: p: {\n\thook: \"tc/ingress\"\n\tstack: [" + stack +
+		"]\n\t" + rest + "\n\tEXAMPLE\n}\n"
 }
 
 // tested frames a piece of a test.
@@ -83,7 +84,8 @@ const (
 )
 
 var frames = map[diag.Code]string{
-	"FR0100": whole, "FR0101": top, "FR0102": top, "FR0103": top, "FR0104": top, "FR0105": whole, "FR0106": top, "FR0107": whole, "FR0109": top,
+	"FR0100": whole, "FR0101": top, "FR0102": top, "FR0103": top, "FR0104": top, "FR0105": whole, "FR0106": top,
+	"FR0107": whole, "FR0109": top,
 	"FR0110": "name: \"example\"\nheaders: msg: {\n\tEXAMPLE\n}\n",
 	"FR0111": program("", udp, ""),
 	"FR0112": field,
@@ -92,13 +94,17 @@ var frames = map[diag.Code]string{
 
 	"FR0201": program(turn, toTurn, `do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}]`),
 	"FR0202": program("", udp, ""),
-	"FR0203": top + `programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: f: flows: ["tag.id"], do: [{send: {from: "udp.dst", to: "f.peer"}}]}`,
+	"FR0203": top +
+		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: f: flows: ["tag.id"], do: [{send: {from: "udp.dst", to: "f.peer"}}]}`,
 	"FR0204": top, "FR0205": top,
 	"FR0206": "name: \"example\"\nprograms: p: {hook: \"tc/ingress\", do: [\"pass\"]\n\tEXAMPLE\n}\n",
-	"FR0207": "name: \"example\"\nheaders: {x: fields: [{name: \"kind\", bits: 8, is: 1}], y: fields: [{name: \"kind\", bits: 8, is: 2}]}\n" +
+	"FR0207": "name: \"example\"\nheaders: {x: fields: [{name: \"kind\", bits: 8, is: 1}], y: fields: [{name: " +
+		"\"kind\", bits: 8, is: 2}]}\n" +
 		"programs: p: {hook: \"tc/ingress\", do: [\"pass\"]\n\tEXAMPLE\n}\n",
-	"FR0208": program(turn, udp, `do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`),
-	"FR0209": program(`tables: conns: {key: who: "endpoint", value: packets: "counter"}`+"\n", udp, `lookup: "conn?": conns: ["udp.src"]`),
+	"FR0208": program(turn, udp,
+		`do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`),
+	"FR0209": program(`tables: conns: {key: who: "endpoint", value: packets: "counter"}`+"\n", udp,
+		`lookup: "conn?": conns: ["udp.src"]`),
 	"FR0210": program("", udp, ""), "FR0211": program("", udp, ""),
 	"FR0212": program(turn, udp, toClient),
 	"FR0213": top + "headers: first: fields: [{name: \"kind\", bits: 8, is: 1}]\n" +
@@ -107,23 +113,31 @@ var frames = map[diag.Code]string{
 	"FR0215": top + `programs: p: {hook: "tc/ingress", stack: ["eth"], do: ["pass"]}`,
 	"FR0216": "name: \"example\"\nheaders: msg: {\n\tEXAMPLE\n}\n",
 	"FR0217": program("", ip, ""),
-	"FR0218": program("tables: limits: {key: who: \"endpoint\", value: n: \"u8\"}\n", udp, `lookup: ch: limits: ["udp.src"]`),
+	"FR0218": program("tables: limits: {key: who: \"endpoint\", value: n: \"u8\"}\n", udp,
+		`lookup: ch: limits: ["udp.src"]`),
 	"FR0219": program("tables: seen: {kind: \"lru\", key: who: \"endpoint\", value: to: \"endpoint\"}\n"+
-		"sessions: call: {fields: {a: \"endpoint\", n: \"u8\", b: \"endpoint\"}, rows: calls: {key: [\"a\", \"n\"], value: [\"b\"]}}\n", udp, ""),
-	"FR0220": program("headers: msg: fields: [{name: \"kind\", bits: 8}, {name: \"more\", bits: 8}, {name: \"id\", bits: 8, when: \"more == 1\"}]\n", udp+`, "msg"`, ""),
+		"sessions: call: {fields: {a: \"endpoint\", n: \"u8\", b: \"endpoint\"}, rows: calls: {key: [\"a\", \"n\"], "+
+		"value: [\"b\"]}}\n", udp, ""),
+	"FR0220": program("headers: msg: fields: [{name: \"kind\", bits: 8}, {name: \"more\", bits: 8}, {name: \"id\", "+
+		"bits: 8, when: \"more == 1\"}]\n", udp+`, "msg"`, ""),
 	"FR0221": program("", udp, ""),
 	"FR0222": program(viewers, udp, ""),
-	"FR0223": strings.Replace(program(viewers, udp, ""), "EXAMPLE", "do: [{fan_out: {group: viewers: [\"udp.dst\"], rules: [{\n\tEXAMPLE\n}]}}]", 1),
+	"FR0223": strings.Replace(program(viewers, udp, ""), "EXAMPLE",
+		"do: [{fan_out: {group: viewers: [\"udp.dst\"], rules: [{\n\tEXAMPLE\n}]}}]", 1),
 	"FR0224": program(rtp, udp+`, "rtp"`, ""),
-	"FR0225": program("headers: short: fields: [{name: \"number\", bits: 32}]\ntables: rows: {key: who: \"endpoint\", value: next: \"counter\"}\n",
+	"FR0225": program("headers: short: fields: [{name: \"number\", bits: 32}]\ntables: rows: {key: who: "+
+		"\"endpoint\", value: next: \"counter\"}\n",
 		udp+`, "short"`, `lookup: r: rows: ["udp.src"]`),
 	"FR0226": top + `programs: p: {hook: "tc/ingress", stack: ["eth", "ip"], do: ["pass"]}`,
 	"FR0227": program(rtp, udp+`, "rtp"`, ""),
-	"FR0240": top + `programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", do: ["pass"]}`,
+	"FR0240": top +
+		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", do: ["pass"]}`,
 	"FR0241": whole,
 
-	"FR0301": strings.Replace(tested(""), "tests: \"example\": {\n\tprogram: \"to_peer\"\n\t\n\tEXAMPLE\n}\n", "EXAMPLE\n", 1),
-	"FR0302": tested(packet + up), "FR0303": tested(packet + up), "FR0304": tested(packet), "FR0305": tested(packet + up), "FR0306": tested(packet + up),
+	"FR0301": strings.Replace(tested(""), "tests: \"example\": {\n\tprogram: \"to_peer\"\n\t\n\tEXAMPLE\n}\n",
+		"EXAMPLE\n", 1),
+	"FR0302": tested(packet + up), "FR0303": tested(packet + up), "FR0304": tested(packet),
+	"FR0305": tested(packet + up), "FR0306": tested(packet + up),
 	"FR0307": tested(packet + up), "FR0308": tested(packet + up), "FR0309": tested(packet),
 	"FR0310": tested(up), "FR0311": tested(up), "FR0312": tested(up), "FR0313": tested(up),
 }
@@ -208,7 +222,8 @@ func TestExamplesOfMessages(t *testing.T) {
 func workplace(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
-	text := strings.Replace(program("headers: channel_data: fields: [{name: \"number\", bits: 16}]\nsettings: port: {type: \"u16\", default: 7000}\n", toTurn, ""),
+	text := strings.Replace(program("headers: channel_data: fields: [{name: \"number\", bits: 16}]\nsettings: port: "+
+		"{type: \"u16\", default: 7000}\n", toTurn, ""),
 		"EXAMPLE", "when: \"udp.dst_port == setting.port\"\n\tdo: [\"pass\"]", 1)
 	text = strings.ReplaceAll(text, "programs: p:", "programs: gate:")
 	for name, content := range map[string]string{"spec.cue": text, "relays/spec.cue": text} {

@@ -1,5 +1,5 @@
-// Package golden_test builds every spec in this folder and compares what comes out of each stage with what is stored here.
-// FASTRELAY_UPDATE=1 stores it anew (make golden).
+// Package golden_test builds every spec in this folder and compares what comes out of each stage with what is stored
+// here. FASTRELAY_UPDATE=1 stores it anew (make golden).
 package golden_test
 
 import (

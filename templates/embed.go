@@ -1,5 +1,5 @@
-// Package templates holds the texts that back ends fill in: what generated C and Go look like. Templates have no logic but
-// loops and conditions; all that they show is computed in gen/bpf and gen/glue.
+// Package templates holds the texts that back ends fill in: what generated C and Go look like. Templates have no logic
+// but loops and conditions; all that they show is computed in gen/bpf and gen/glue.
 package templates
 
 import "embed"

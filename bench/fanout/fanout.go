@@ -78,7 +78,8 @@ func (b *bench) measureReceivers(o Options, n int) (cells []Cell, err error) {
 		all := map[Variant][]Result{}
 		for round := range o.Rounds {
 			for _, p := range paths {
-				fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("%d receivers, %d bytes, round %d: %s", n, size, round+1, p.variant))
+				fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("%d receivers, %d bytes, round %d: %s", n, size, round+1,
+					p.variant))
 				r, err := b.measure(p, size)
 				for range retries {
 					if err == nil {

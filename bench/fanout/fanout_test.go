@@ -76,7 +76,8 @@ func TestVariantsDeliver(t *testing.T) {
 				}
 			}
 			if got != want {
-				t.Errorf("delivered by port: %v, others %d; want %d to each of %d", got[:receivers], got[sinkPorts], packets, receivers)
+				t.Errorf("delivered by port: %v, others %d; want %d to each of %d", got[:receivers], got[sinkPorts],
+					packets, receivers)
 			}
 		})
 	}
@@ -123,7 +124,8 @@ func TestVariantsRewrite(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer unix.Close(fd)
-				if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
+				if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+					&unix.Timeval{Sec: 5}); err != nil {
 					t.Fatal(err)
 				}
 				sockets = append(sockets, fd)

@@ -86,7 +86,8 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 		return c, err
 	}
 	defer b.close()
-	publisher, server := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort), netip.AddrPortFrom(l.RelayInAddr.V4, relayPort)
+	publisher, server := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort), netip.AddrPortFrom(l.RelayInAddr.V4,
+		relayPort)
 	frame, err := turnlab.UDPFrame(l.ClientDev.MAC, l.RelayIn.MAC, publisher, server, packet(size))
 	if err != nil {
 		return c, err
@@ -109,7 +110,8 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 		}})
 	}
 	for round := range o.Rounds {
-		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size, round+1))
+		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size,
+			round+1))
 		for _, subject := range subjects {
 			ns := 0.0
 			err := l.Relay.Do(func() (err error) {

@@ -27,7 +27,8 @@ const (
 // packets in turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it, which an
 // interrupt does as well.
 func prepareMachine() (undo func() error, err error) {
-	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(turnlab.LoadCPU), "ksoftirqd/"+strconv.Itoa(turnlab.RelayCPU))
+	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(turnlab.LoadCPU),
+		"ksoftirqd/"+strconv.Itoa(turnlab.RelayCPU))
 	if err != nil {
 		return nil, err
 	}

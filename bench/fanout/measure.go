@@ -31,13 +31,14 @@ const (
 )
 
 const (
-	firstRate   = 40_000
-	lastRate    = 8_000_000
-	halvings    = 4 // of the interval between a rate without loss and one with, in proportion
-	stepTime    = 100 * time.Millisecond
-	stepTries   = 3
-	lossFree    = 0.995
-	drainTime   = time.Millisecond      // for what is still on its way, at most: what comes later was not delivered at that rate
+	firstRate = 40_000
+	lastRate  = 8_000_000
+	halvings  = 4 // of the interval between a rate without loss and one with, in proportion
+	stepTime  = 100 * time.Millisecond
+	stepTries = 3
+	lossFree  = 0.995
+	// for what is still on its way, at most: what comes later was not delivered at that rate
+	drainTime   = time.Millisecond
 	quietTime   = 30 * time.Millisecond // until queues are empty
 	paced       = 0.9                   // of the loss-free rate
 	corrections = 8
@@ -45,14 +46,15 @@ const (
 	spells      = 7
 	steady      = 0.08 // how far what is delivered in a spell may be from the rate, in proportion
 	spellTime   = 60 * time.Millisecond
-	spellLoad   = 100 * time.Millisecond // how long the sender sends for a spell: before it, through it and a little longer
-	callTime    = 150 * time.Millisecond
-	singleLoad  = 100_000 // copies a second
-	singleRate  = 10_000  // packets a second, at most
-	delayCount  = 400
-	delayTime   = 1      // second, at most: with many receivers few packets are copies enough
-	delayLoad   = 60_000 // copies a second, below which delays are measured
-	delayRate   = 1_000  // packets a second, at most
+	// how long the sender sends for a spell: before it, through it and a little longer
+	spellLoad  = 100 * time.Millisecond
+	callTime   = 150 * time.Millisecond
+	singleLoad = 100_000 // copies a second
+	singleRate = 10_000  // packets a second, at most
+	delayCount = 400
+	delayTime  = 1      // second, at most: with many receivers few packets are copies enough
+	delayLoad  = 60_000 // copies a second, below which delays are measured
+	delayRate  = 1_000  // packets a second, at most
 )
 
 // bench is what measures all paths alike.
@@ -134,7 +136,8 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 				return false, err
 			}
 			r.Peak = max(r.Peak, min(float64(delivered), float64(want))/stepTime.Seconds())
-			if offered := float64(want) / stepTime.Seconds(); float64(delivered) >= lossFree*float64(want) && offered > 0.9*rate {
+			if offered := float64(want) / stepTime.Seconds(); float64(delivered) >= lossFree*float64(want) &&
+				offered > 0.9*rate {
 				r.LossFree = max(r.LossFree, float64(delivered)/stepTime.Seconds())
 				return true, nil
 			}
@@ -154,7 +157,8 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 		good = rate
 	}
 	if good == 0 {
-		return fmt.Errorf("%s, %d receivers: losses at %d copies a second already", run.path.variant, run.path.receivers, firstRate)
+		return fmt.Errorf("%s, %d receivers: losses at %d copies a second already", run.path.variant,
+			run.path.receivers, firstRate)
 	}
 	if math.IsInf(bad, 1) {
 		bad = lastRate
@@ -218,7 +222,8 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 		}
 	}
 	if len(costs) < spells/3 {
-		return 0, fmt.Errorf("%s, %d receivers: in %d of %d tries only could %.0f copies a second be sent and received; is the machine busy with other work?",
+		return 0, fmt.Errorf("%s, %d receivers: in %d of %d tries only could %.0f copies a second be sent and "+
+			"received; is the machine busy with other work?",
 			run.path.variant, run.path.receivers, len(costs), spells, rate)
 	}
 	return turnlab.Median(costs) - slices.Min(idles)*1e9/rate, nil

@@ -114,12 +114,14 @@ func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 		l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(offload), l.ClientDev.SetTxChecksum(false),
 		// The sink answers no questions for neighbours.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
-		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
+		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
+		l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
 	)
 	if err != nil {
 		return nil, err
 	}
-	if p.publisher, _, err = turnlab.BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)); err != nil {
+	if p.publisher, _, err = turnlab.BlockingSocket(l.Client,
+		netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)); err != nil {
 		return nil, err
 	}
 	listen := netip.AddrPortFrom(l.RelayInAddr.V4, relayPort)
@@ -138,7 +140,8 @@ func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 		return p, err
 	case Relay, SFU:
 		publisher := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)
-		return p, p.start("generated", append(args, "--variant", string(v), "--publisher", publisher.String(), "--device", l.RelayIn.Name)...)
+		return p, p.start("generated", append(args, "--variant", string(v), "--publisher", publisher.String(),
+			"--device", l.RelayIn.Name)...)
 	case GSO:
 		return p, p.start("user", append(args, "--gso")...)
 	default:

@@ -49,7 +49,8 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 		}
 	}
 	panels := []panel{
-		{title: "in the kernel, a copy", unit: "ns", linear: true, points: func(size int, v Variant) (points plotter.XYs) {
+		{title: "in the kernel, a copy", unit: "ns", linear: true, points: func(size int,
+			v Variant) (points plotter.XYs) {
 			for _, c := range copies {
 				if c.Size == size && c.Times[v] > 0 {
 					points = append(points, plotter.XY{X: float64(c.Receivers), Y: c.Times[v]})
@@ -57,9 +58,18 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 			}
 			return points
 		}},
-		{title: "processor, a delivered packet", unit: "ns", points: onPath(func(r, _ Result) float64 { return r.CPU })},
-		{title: "delivered without loss", unit: "packets a second", points: onPath(func(r, _ Result) float64 { return r.LossFree })},
-		{title: "delay, median over all copies", unit: "µs", points: onPath(func(r, _ Result) float64 { return r.P50 })},
+		{
+			title: "processor, a delivered packet", unit: "ns",
+			points: onPath(func(r, _ Result) float64 { return r.CPU }),
+		},
+		{
+			title: "delivered without loss", unit: "packets a second",
+			points: onPath(func(r, _ Result) float64 { return r.LossFree }),
+		},
+		{
+			title: "delay, median over all copies", unit: "µs",
+			points: onPath(func(r, _ Result) float64 { return r.P50 }),
+		},
 	}
 	var sizes []int
 	for _, c := range copies {
@@ -77,10 +87,14 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 			rows[i] = append(rows[i], p)
 		}
 	}
-	picture := vgimg.NewWith(vgimg.UseWH(vg.Length(len(panels))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter), vgimg.UseDPI(96))
+	picture := vgimg.NewWith(vgimg.UseWH(vg.Length(len(panels))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter),
+		vgimg.UseDPI(96))
 	canvas := draw.New(picture)
 	space := vg.Points(12)
-	tiles := draw.Tiles{Rows: len(rows), Cols: len(panels), PadX: space, PadY: space, PadTop: space, PadBottom: space, PadLeft: space, PadRight: space}
+	tiles := draw.Tiles{
+		Rows: len(rows), Cols: len(panels), PadX: space, PadY: space, PadTop: space, PadBottom: space, PadLeft: space,
+		PadRight: space,
+	}
 	for i, row := range plot.Align(rows, tiles, canvas) {
 		for j, c := range row {
 			rows[i][j].Draw(c)

@@ -227,7 +227,9 @@ func newCallCounter() (*callCounter, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: c.Programs["system_calls"]})
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{
+		Name: "sys_enter", Program: c.Programs["system_calls"],
+	})
 	if err != nil {
 		c.Close()
 		return nil, err

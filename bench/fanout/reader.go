@@ -31,7 +31,8 @@ func newReader(fd int) *reader {
 // MSG_DONTWAIT for none (recvmmsg(2)).
 func (r *reader) read(flags uintptr) (int, error) {
 	for {
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.batch[0])), readBatch, flags, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.batch[0])), readBatch,
+			flags, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), nil

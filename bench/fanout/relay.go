@@ -72,7 +72,8 @@ func loadRewrite(server netip.AddrPort, receivers []receiver) (_ *rewriter, err 
 	return r, group.Change(context.Background(), func(c *rewriterelay.ReceiversChange) error {
 		for _, to := range receivers {
 			_, err := c.Add(rewriterelay.ReceiversRow{
-				Local: server, Remote: to.addr, SSRC: to.ssrc, PayloadType: to.payloadType, Sequence: to.sequence, Timestamp: to.timestamp,
+				Local: server, Remote: to.addr, SSRC: to.ssrc, PayloadType: to.payloadType, Sequence: to.sequence,
+				Timestamp: to.timestamp,
 			})
 			if err != nil {
 				return err

@@ -45,7 +45,8 @@ func PrintPath(w io.Writer, cells []Cell) {
 	for _, c := range cells {
 		fmt.Fprintf(w, "\none to %d, %d bytes\n", c.Receivers, c.Size)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\t/ forwarding\tone by one ns\tadded p50 µs\tadded p99 µs\tcalls/packet\tsaturated\t")
+		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\t/ forwarding\tone by one ns\tadded p50 "+
+			"µs\tadded p99 µs\tcalls/packet\tsaturated\t")
 		unit := unitOf(cells, c.Size)
 		for _, v := range Variants {
 			r, ok := c.Results[v]
@@ -98,14 +99,17 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 	}
 	switch {
 	case worst > tooDear:
-		fmt.Fprintf(w, "VOID: the user-space relay costs up to %.2f times what a good one does (%s), relative to plain forwarding; at most %.1f will do\n", worst, where, tooDear)
+		fmt.Fprintf(w, "VOID: the user-space relay costs up to %.2f times what a good one does (%s), relative to "+
+			"plain forwarding; at most %.1f will do\n", worst, where, tooDear)
 	case worst > 0:
-		fmt.Fprintf(w, "the user-space relay costs at most %.2f times what a good one does (%s), relative to plain forwarding; up to %.1f will do\n", worst, where, tooDear)
+		fmt.Fprintf(w, "the user-space relay costs at most %.2f times what a good one does (%s), relative to plain "+
+			"forwarding; up to %.1f will do\n", worst, where, tooDear)
 	}
 	printTargets(w, copies, cells)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "\t\t\tin the kernel, a copy\tprocessor\tprocessor\tone by one\tadded p50\tsystem calls\t")
-	fmt.Fprintln(t, "receivers\tbytes\t\t/ bare clone\t/ bare clone\t/ user space\t/ user space\t/ user space\t/ user space\t")
+	fmt.Fprintln(t, "receivers\tbytes\t\t/ bare clone\t/ bare clone\t/ user space\t/ user space\t/ user space\t/ "+
+		"user space\t")
 	for _, c := range cells {
 		unit, best := unitOf(cells, c.Size), c.userSpace()
 		for _, v := range []Variant{Bare, Relay, SFU} {
@@ -114,7 +118,8 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 				continue
 			}
 			ofBare, ofUserSpace, oneByOne := c.ratios(copies, v)
-			fmt.Fprintf(t, "%d\t%d\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t", c.Receivers, c.Size, v, ofBare, r.CPU/c.Results[Bare].CPU, ofUserSpace, oneByOne)
+			fmt.Fprintf(t, "%d\t%d\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t", c.Receivers, c.Size, v, ofBare,
+				r.CPU/c.Results[Bare].CPU, ofUserSpace, oneByOne)
 			if own, best := r.P50-unit.P50, best.P50-unit.P50; unit.P50 > 0 && own > leastDelay && best > leastDelay {
 				fmt.Fprintf(t, "%.2f\t", own/best)
 			} else {
@@ -129,7 +134,9 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 // userSpace is the best that user space did, in each figure that is better where it is less.
 func (c *Cell) userSpace() Result {
 	a, b := c.Results[Mmsg], c.Results[GSO]
-	return Result{CPU: min(a.CPU, b.CPU), Single: min(a.Single, b.Single), Calls: min(a.Calls, b.Calls), P50: min(a.P50, b.P50)}
+	return Result{
+		CPU: min(a.CPU, b.CPU), Single: min(a.Single, b.Single), Calls: min(a.Calls, b.Calls), P50: min(a.P50, b.P50),
+	}
 }
 
 // ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the processor time that a

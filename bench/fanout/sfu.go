@@ -41,11 +41,14 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 		}
 	}()
 	// What comes first has the number behind this one.
-	err = kernel.Streams.Put(sfurelay.StreamsKey{Publisher: publisher, Server: server, SSRC: ssrc}, sfurelay.StreamsRow{})
+	err = kernel.Streams.Put(sfurelay.StreamsKey{Publisher: publisher, Server: server, SSRC: ssrc},
+		sfurelay.StreamsRow{})
 	if err != nil {
 		return nil, err
 	}
-	group, err := kernel.Subscribers.Open(context.Background(), sfurelay.SubscribersKey{Publisher: publisher, Server: server, SSRC: ssrc})
+	group, err := kernel.Subscribers.Open(context.Background(), sfurelay.SubscribersKey{
+		Publisher: publisher, Server: server, SSRC: ssrc,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -83,9 +86,10 @@ func (r *sfu) program() *ebpf.Program { return r.kernel.Video.Kernel() }
 
 // told waits until so many events have been read in all, of which none may be lost.
 func (r *sfu) told(events uint64) error {
-	return testnet.Until(time.Second, fmt.Sprintf("%d events read (%d were lost)", events, r.kernel.Lost().Sent), func() bool {
-		return r.events.Load() >= events
-	})
+	return testnet.Until(time.Second, fmt.Sprintf("%d events read (%d were lost)", events, r.kernel.Lost().Sent),
+		func() bool {
+			return r.events.Load() >= events
+		})
 }
 
 func (r *sfu) close() {

@@ -200,7 +200,8 @@ func (r *userRelay) add(to *userReceiver, packets [][]byte) error {
 // flush sends what is queued.
 func (r *userRelay) flush() error {
 	for sent := 0; sent < r.messages; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(r.in.fd), uintptr(unsafe.Pointer(&r.out[sent])), uintptr(r.messages-sent), 0, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(r.in.fd), uintptr(unsafe.Pointer(&r.out[sent])),
+			uintptr(r.messages-sent), 0, 0, 0)
 		switch errno {
 		case 0:
 			sent += int(n)

@@ -18,9 +18,9 @@ const (
 	release = "v0.1.0"
 )
 
-// A user has no checkout: the command is installed by its version, and a generated package is imported from another module. Both
-// come from a module proxy that is made from this tree, so a file that a module zip leaves out is found missing here. Other
-// modules come from this machine's module cache; no network is used.
+// A user has no checkout: the command is installed by its version, and a generated package is imported from another
+// module. Both come from a module proxy that is made from this tree, so a file that a module zip leaves out is found
+// missing here. Other modules come from this machine's module cache; no network is used.
 func TestInstall(t *testing.T) {
 	env := proxy(t)
 	bin := t.TempDir()
@@ -33,7 +33,8 @@ func TestInstall(t *testing.T) {
 	}
 
 	server := t.TempDir()
-	write(t, filepath.Join(server, "go.mod"), "module example.com/server\n\ngo 1.26.0\n\nrequire "+path+" "+release+"\n")
+	write(t, filepath.Join(server, "go.mod"),
+		"module example.com/server\n\ngo 1.26.0\n\nrequire "+path+" "+release+"\n")
 	write(t, filepath.Join(server, "main.go"), `package main
 
 import (
@@ -98,7 +99,8 @@ func proxy(t *testing.T) []string {
 	// With -trimpath and without cgo, packages are found in the build cache, though their module cache is a new one.
 	return []string{
 		"GOPROXY=file://" + dir + ",file://" + downloads, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOCACHE=" + cache,
-		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local",
+		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off",
+		"GOTOOLCHAIN=local",
 	}
 }
 
@@ -109,7 +111,8 @@ func (f file) Path() string                 { return f.name }
 func (f file) Lstat() (os.FileInfo, error)  { return os.Lstat(filepath.Join(f.root, f.name)) }
 func (f file) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(f.root, f.name)) }
 
-// tree lists the files that a tag would have: those that git knows or would add, or all but what is built where there is no git.
+// tree lists the files that a tag would have: those that git knows or would add, or all but what is
+// built where there is no git.
 func tree(t *testing.T, root string) []zip.File {
 	t.Helper()
 	var files []zip.File

@@ -53,7 +53,9 @@ func run(ctx context.Context, iface, listen string, quota uint32, quiet time.Dur
 		return err
 	}
 	context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
-	s := &service{relay: relay, socket: socket, at: at, quota: quota, quiet: quiet, open: map[netip.AddrPort]*connection{}}
+	s := &service{
+		relay: relay, socket: socket, at: at, quota: quota, quiet: quiet, open: map[netip.AddrPort]*connection{},
+	}
 	fmt.Printf("gate on %s, echo service at %s, %d connections for each source\n", iface, at, quota)
 	err = s.serve(ctx)
 	refused, counting := relay.Gate.Count(gaterelay.GateDropOverQuota)
@@ -111,7 +113,8 @@ func (s *service) accept(from netip.AddrPort) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// The kernel refuses what is over the quota; a datagram that was on its way before the counter rose is refused here.
+	// The kernel refuses what is over the quota; a datagram that was on its way before the
+	// counter rose is refused here.
 	if row.Connections.Load() >= uint64(s.quota) {
 		return false, nil
 	}

@@ -101,7 +101,9 @@ func (b *bed) receiver(i int) *lab.Receiver {
 
 func (b *bed) subscribe(name string, to netip.AddrPort, layer uint8) {
 	b.Helper()
-	_, err := b.server.Subscribe(server.Subscribe{Name: name, Publisher: new("cam"), Address: &to, Layer: &layer, PayloadType: new(uint8(97))})
+	_, err := b.server.Subscribe(server.Subscribe{
+		Name: name, Publisher: new("cam"), Address: &to, Layer: &layer, PayloadType: new(uint8(97)),
+	})
 	b.check(err)
 }
 
@@ -250,7 +252,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"--address", "127.0.0.1", "--extension", "15"}, 2, "1 to 14"},
 		{[]string{"--address", "127.0.0.1", "extra"}, 2, `unexpected argument "extra"`},
 		{[]string{"--address", "0.0.0.0", "--api", "127.0.0.1:0"}, 1, "0.0.0.0 is not an address of a host"},
-		{[]string{"--address", "127.0.0.1", "--address", "127.0.0.2", "--api", "127.0.0.1:0"}, 1, "one address of each family"},
+		{[]string{"--address", "127.0.0.1", "--address", "127.0.0.2", "--api", "127.0.0.1:0"}, 1,
+			"one address of each family"},
 	} {
 		var out, say bytes.Buffer
 		if code := server.Command(c.args, &out, &say); code != c.code || !strings.Contains(say.String(), c.say) {

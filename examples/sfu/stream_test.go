@@ -29,7 +29,8 @@ func TestStream(t *testing.T) {
 			b := newBed(t, family, 4)
 			full, base := b.receiver(0), b.receiver(1)
 			all, quarter := b.wanted(2, first, len(b.video.Frames)), b.wanted(0, first, len(b.video.Frames))
-			fullPort, basePort := netip.AddrPortFrom(b.star.Receivers[2].Addr.Of(family), 6000), netip.AddrPortFrom(b.star.Receivers[3].Addr.Of(family), 6000)
+			fullPort, basePort := netip.AddrPortFrom(b.star.Receivers[2].Addr.Of(family), 6000),
+				netip.AddrPortFrom(b.star.Receivers[3].Addr.Of(family), 6000)
 			fullDecoder, err := lab.StartDecoder(b.star.Receivers[2].Host, fullPort, 97, len(all))
 			b.check(err)
 			defer fullDecoder.Kill()
@@ -107,7 +108,8 @@ func TestLoss(t *testing.T) {
 	needs.Root(t)
 	b := newBed(t, 4, 2)
 	full, base := b.receiver(0), b.receiver(1)
-	// The key frame that all begin with comes well, and so does the end, behind which nobody could tell what is missing.
+	// The key frame that all begin with comes well, and so does the end, behind which nobody
+	// could tell what is missing.
 	var sent, toFull, toBase int
 	b.pub.Lose = func(n uint16) bool { sent++; return sent > 150 && sent < 280 && n%13 == 7 }
 	b.pub.Shuffle = func(n uint16) bool { return sent > 150 && sent < 280 && n%7 == 3 }
@@ -245,7 +247,9 @@ func TestJoinAndLeave(t *testing.T) {
 	for range 2 {
 		was := guest.Tally().Packets
 		b.subscribe("guest", guest.Addr, 2)
-		b.check(guest.Await(wait, "the guest gets packets", func(n lab.Tally) bool { return n.Packets+n.Foreign > was+3 }))
+		b.check(guest.Await(wait, "the guest gets packets", func(n lab.Tally) bool {
+			return n.Packets+n.Foreign > was+3
+		}))
 		b.check(b.server.Call("DELETE", "/subscribers/guest", nil, nil))
 		gone := guest.Tally()
 		at := steady.Tally().Packets
@@ -264,7 +268,8 @@ func TestJoinAndLeave(t *testing.T) {
 	b.same("steady", got, all[:len(got)])
 	b.seen("steady", c, steady.Addr.Port())
 	b.check(b.server.Call("DELETE", "/publishers/cam", nil, nil))
-	if st, err := b.server.Stats(); err != nil || len(st.Publishers) != 0 || len(st.Subscribers) != 1 || st.Subscribers[0].Publisher != "" {
+	if st, err := b.server.Stats(); err != nil || len(st.Publishers) != 0 || len(st.Subscribers) != 1 ||
+		st.Subscribers[0].Publisher != "" {
 		t.Errorf("after the publisher has left: %+v, %v", st, err)
 	}
 	b.check(b.server.Stop())
@@ -290,7 +295,8 @@ func TestReports(t *testing.T) {
 		return now > keys && len(b.pub.Reports()) > 0
 	})
 	report, highest := b.pub.Reports()[0], b.pub.Highest()
-	if behind := highest - uint16(report.LastSequenceNumber); report.SSRC != b.pub.SSRC || report.FractionLost != 77 || report.Jitter != 7 || behind > 100 {
+	if behind := highest - uint16(report.LastSequenceNumber); report.SSRC != b.pub.SSRC || report.FractionLost != 77 ||
+		report.Jitter != 7 || behind > 100 {
 		t.Errorf("the publisher got %+v, %d packets behind", report, behind)
 	}
 	n := r.Tally()
@@ -302,7 +308,10 @@ func TestReports(t *testing.T) {
 		t.Errorf("the report's time is %d away from the pictures'", int32(ahead))
 	}
 	r.Send(&rtcp.Goodbye{Sources: []uint32{1}})
-	b.await(wait, "the subscriber has left", func() bool { st, err := b.server.Stats(); return err == nil && len(st.Subscribers) == 0 })
+	b.await(wait, "the subscriber has left", func() bool {
+		st, err := b.server.Stats()
+		return err == nil && len(st.Subscribers) == 0
+	})
 }
 
 // A publisher that begins anew, with other numbers, gets a new beginning; its subscribers' numbers go on.
@@ -361,7 +370,8 @@ func TestSuccessor(t *testing.T) {
 		stop func(*lab.Process) error
 	}{{"stopped", (*lab.Process).Stop}, {"killed", func(p *lab.Process) error { p.Kill(); return nil }}} {
 		t.Run(end.name, func(t *testing.T) {
-			// The server has a /sys of its own, as every program that is run in a namespace; so /sys/fs/bpf isn't the place.
+			// The server has a /sys of its own, as every program that is run in a namespace; so
+			// /sys/fs/bpf isn't the place.
 			dir := t.TempDir()
 			if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
 				t.Fatal(err)
@@ -386,7 +396,9 @@ func TestSuccessor(t *testing.T) {
 			defer pace.Stop()
 			b.await(wait, "a packet is sent again", func() bool {
 				<-pace.C
-				full.Send(&rtcp.TransportLayerNack{SenderSSRC: 1, MediaSSRC: 1, Nacks: rtcp.NackPairsFromSequenceNumbers([]uint16{full.Last()})})
+				full.Send(&rtcp.TransportLayerNack{
+					SenderSSRC: 1, MediaSSRC: 1, Nacks: rtcp.NackPairsFromSequenceNumbers([]uint16{full.Last()}),
+				})
 				return full.Tally().Twice > 0
 			})
 			b.check(b.server.Change(server.Subscribe{Name: "base", Layer: new(uint8(1))}))

@@ -91,20 +91,24 @@ func TestCoturnClient(t *testing.T) {
 			b := &bed{T: t, line: l, server: serveLine(t, l)}
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			peer := l.Peer.Command(ctx, "turnutils_peer", "-L", l.PeerAddr.Of(family).String(), "-p", strconv.Itoa(peerPort))
+			peer := l.Peer.Command(ctx, "turnutils_peer", "-L", l.PeerAddr.Of(family).String(), "-p",
+				strconv.Itoa(peerPort))
 			check(t, testnet.StartChild(peer))
 			defer func() {
 				cancel()
 				_ = peer.Wait() // killed
 			}()
 			args := []string{
-				"-u", turnlab.User, "-w", turnlab.Password, "-e", l.PeerAddr.Of(family).String(), "-r", strconv.Itoa(peerPort),
-				"-n", strconv.Itoa(messages), "-m", strconv.Itoa(clients), "-l", strconv.Itoa(size), "-z", "5", "-c", "-L", l.ClientAddr.Of(family).String(),
+				"-u", turnlab.User, "-w", turnlab.Password, "-e", l.PeerAddr.Of(family).String(), "-r",
+				strconv.Itoa(peerPort),
+				"-n", strconv.Itoa(messages), "-m", strconv.Itoa(clients), "-l", strconv.Itoa(size), "-z", "5", "-c",
+				"-L", l.ClientAddr.Of(family).String(),
 			}
 			if family == 6 {
 				args = append(args, "-x")
 			}
-			out, err := l.Client.Command(ctx, "turnutils_uclient", append(args, l.RelayInAddr.Of(family).String())...).CombinedOutput()
+			out, err := l.Client.Command(ctx, "turnutils_uclient",
+				append(args, l.RelayInAddr.Of(family).String())...).CombinedOutput()
 			if err != nil {
 				t.Fatalf("turnutils_uclient: %v\n%s", err, out)
 			}
@@ -115,7 +119,8 @@ func TestCoturnClient(t *testing.T) {
 			s := b.stats()
 			toPeer, toClient := sent(s)
 			if want := uint64(clients * messages); toPeer < want || toClient < want {
-				t.Errorf("the kernel sent %d packets to the peer and %d to the clients, want %d each\n%v\n%s", toPeer, toClient, want, s, out)
+				t.Errorf("the kernel sent %d packets to the peer and %d to the clients, want %d each\n%v\n%s", toPeer,
+					toClient, want, s, out)
 			}
 			// What is left for user space are requests and their answers.
 			if s.UserReceived > 20*clients {

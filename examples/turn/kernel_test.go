@@ -56,10 +56,12 @@ func (b *bed) inKernel(n int, f func()) {
 	p0, c0 := sent(before)
 	p1, c1 := sent(after)
 	if p1-p0 != uint64(n) || c1-c0 != uint64(n) {
-		b.Errorf("the kernel sent %d packets to the peer and %d to the client, want %d each\n%v", p1-p0, c1-c0, n, after)
+		b.Errorf("the kernel sent %d packets to the peer and %d to the client, want %d each\n%v", p1-p0, c1-c0,
+			n, after)
 	}
 	if after.UserReceived != before.UserReceived || after.UserSent != before.UserSent {
-		b.Errorf("user space received %d packets and sent %d, want none", after.UserReceived-before.UserReceived, after.UserSent-before.UserSent)
+		b.Errorf("user space received %d packets and sent %d, want none", after.UserReceived-before.UserReceived,
+			after.UserSent-before.UserSent)
 	}
 }
 
@@ -113,7 +115,8 @@ func TestOneInterface(t *testing.T) {
 			b := &bed{T: t}
 			port := uint16(turnPort)
 			b.server = serve(t, branch.Relay, "--interfaces", "eth0",
-				"--listen", at(branch.RelayAddr.Of(f.client), port).String(), "--relay", branch.RelayAddr.Of(f.peer).String())
+				"--listen", at(branch.RelayAddr.Of(f.client), port).String(), "--relay",
+				branch.RelayAddr.Of(f.peer).String())
 			b.client = dial(t, branch.Client, branch.ClientAddr.Of(f.client), at(branch.RelayAddr.Of(f.client), port))
 			b.peer = udpSocket(t, branch.Peer, at(branch.PeerAddr.Of(f.peer), 0))
 			check(t, b.client.Open(channel, addrOf(b.peer)))
@@ -177,7 +180,8 @@ func TestBothClientsOfOneServer(t *testing.T) {
 	after := b.stats()
 	p0, c0 := sent(before)
 	if p, c := sent(after); p != p0 || c != c0 || after.UserSent-before.UserSent != 10 {
-		t.Errorf("the kernel sent %d and %d, user space %d; want 0, 0 and twice 5\n%v", p-p0, c-c0, after.UserSent-before.UserSent, after)
+		t.Errorf("the kernel sent %d and %d, user space %d; want 0, 0 and twice 5\n%v", p-p0, c-c0,
+			after.UserSent-before.UserSent, after)
 	}
 }
 
@@ -324,7 +328,8 @@ func TestSuperPacket(t *testing.T) {
 func (b *bed) declined(before server.Stats, program string, n int) {
 	b.Helper()
 	after := b.stats()
-	if after.UserSent-before.UserSent != uint64(n) || after.Packets(program, "sent") != before.Packets(program, "sent") {
+	if after.UserSent-before.UserSent != uint64(n) || after.Packets(program, "sent") != before.Packets(program,
+		"sent") {
 		b.Errorf("want all %d datagrams in user space\nbefore: %v\nafter: %v", n, before, after)
 	}
 }

@@ -108,15 +108,19 @@ func one(f func(frame []byte) []byte) func([]byte) [][]byte {
 var oddities = []oddity{
 	{"ordinary", 0, one(func(f []byte) []byte { return f }), inKernel, 0},
 	{"no UDP checksum", 4, one(func(f []byte) []byte { f[offUDP+6], f[offUDP+7] = 0, 0; return f }), inKernel, 0},
-	{"no UDP checksum over IPv6", 6, one(func(f []byte) []byte { f[offU6+6], f[offU6+7] = 0, 0; return f }), inNowhere, 0},
-	{"bytes behind the IP datagram", 0, one(func(f []byte) []byte { return append(f, "trailing bytes"...) }), inKernel, 0},
+	{"no UDP checksum over IPv6", 6, one(func(f []byte) []byte { f[offU6+6], f[offU6+7] = 0, 0; return f }),
+		inNowhere, 0},
+	{"bytes behind the IP datagram", 0, one(func(f []byte) []byte { return append(f, "trailing bytes"...) }),
+		inKernel, 0},
 	{"IP options", 4, one(options), inUser, 0},
 	{"two fragments", 4, func(f []byte) [][]byte { return fragments(f, 64) }, inUser, 0},
-	{"two fragments, the first too short for a channel number", 4, func(f []byte) [][]byte { return fragments(f, 8) }, inUser, 0},
+	{"two fragments, the first too short for a channel number", 4, func(f []byte) [][]byte { return fragments(f, 8) },
+		inUser, 0},
 	{"the later fragment alone", 4, func(f []byte) [][]byte { return fragments(f, 64)[1:] }, inNowhere, 0},
 	{"priority tag in the metadata", 0, one(func(f []byte) []byte { return tagged(f, 0x81002000) }), inUser, 0},
 	{"another VLAN's", 0, one(func(f []byte) []byte { return tagged(f, 0x81000007) }), inNowhere, 0},
-	{"two tags, one of them in the frame", 0, one(func(f []byte) []byte { return tagged(f, 0x88A80007, 0x81000007) }), inNowhere, 0},
+	{"two tags, one of them in the frame", 0, one(func(f []byte) []byte { return tagged(f, 0x88A80007, 0x81000007) }),
+		inNowhere, 0},
 	{"UDP length beyond the datagram", 4, one(func(f []byte) []byte {
 		binary.BigEndian.PutUint16(f[offUDP+4:], binary.BigEndian.Uint16(f[offUDP+4:])+1)
 		f[offUDP+6], f[offUDP+7] = 0, 0
@@ -126,14 +130,16 @@ var oddities = []oddity{
 		binary.BigEndian.PutUint16(f[offIP+2:], uint16(len(f)))
 		return fixIP(f)
 	}), inNowhere, 0},
-	{"IPv4 header shorter than there is", 4, one(func(f []byte) []byte { f[offIP] = 0x44; return fixIP(f) }), inNowhere, 0},
+	{"IPv4 header shorter than there is", 4, one(func(f []byte) []byte { f[offIP] = 0x44; return fixIP(f) }),
+		inNowhere, 0},
 	{"IPv4 header checksum wrong", 4, one(func(f []byte) []byte { f[offIP+10] ^= 1; return f }), inNowhere, 0},
 	{"UDP checksum wrong", 4, one(func(f []byte) []byte { f[offUDP+6] ^= 1; return f }), inVain, 0},
 	{"for another host", 0, one(func(f []byte) []byte { f[5] ^= 1; return f }), inNowhere, 0},
 	{"a broadcast frame", 0, one(func(f []byte) []byte { copy(f, "\xff\xff\xff\xff\xff\xff"); return f }), inUser, 0},
 	{"a multicast frame", 0, one(func(f []byte) []byte { copy(f, "\x01\x00\x5e\x00\x00\x01"); return f }), inUser, 0},
 	{"not IP at all", 0, one(func(f []byte) []byte { f[12], f[13] = 0x88, 0xB5; return f }), inNowhere, 0},
-	{"the other IP version than the EtherType", 4, one(func(f []byte) []byte { f[12], f[13] = 0x86, 0xDD; return f }), inNowhere, 0},
+	{"the other IP version than the EtherType", 4, one(func(f []byte) []byte { f[12], f[13] = 0x86, 0xDD; return f }),
+		inNowhere, 0},
 	{"TCP", 4, one(func(f []byte) []byte { f[offIP+9] = 6; return fixIP(f) }), inNowhere, 0},
 	{"cut short", 0, one(func(f []byte) []byte { return f[:40] }), inNowhere, 0},
 }
@@ -156,7 +162,9 @@ func TestOddPackets(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("IPv%d, %s", f.client, o.name), func(t *testing.T) {
-				ob := &oddBed{bed: &bed{T: t, line: b.line, server: b.server, client: b.client, peer: b.peer}, second: s}
+				ob := &oddBed{
+					bed: &bed{T: t, line: b.line, server: b.server, client: b.client, peer: b.peer}, second: s,
+				}
 				payload := turnlab.Payload(150)
 				ob.toPeer(o, payload, o.make(ob.frameToPeer(turnlab.ChannelData(channel, payload))))
 				ob.toClient(o, payload, o.make(ob.frameToClient(payload)))
@@ -211,7 +219,8 @@ func (b *oddBed) toClient(o oddity, payload []byte, frames [][]byte) {
 	}, b.client.Conn, payload)
 }
 
-func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]byte, receive func() ([]byte, error), receiver *net.UDPConn, payload []byte) {
+func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]byte, receive func() ([]byte, error),
+	receiver *net.UDPConn, payload []byte) {
 	b.Helper()
 	capture, err := out.Capture()
 	check(b.T, err)
@@ -233,7 +242,8 @@ func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]
 	sent, relayed := after.Packets(program, "sent")-before.Packets(program, "sent"), after.UserSent-before.UserSent
 	switch {
 	case o.way == inKernel && (sent != 1 || relayed != 0), o.way == inUser && (sent != 0 || relayed != 1):
-		b.Errorf("%s: the kernel sent %d, user space %d; want it to go through %v\nbefore: %v\nafter: %v", program, sent, relayed, o.way, before, after)
+		b.Errorf("%s: the kernel sent %d, user space %d; want it to go through %v\nbefore: %v\nafter: %v", program,
+			sent, relayed, o.way, before, after)
 	}
 	if !arrived {
 		roundTrip(b.T, b.second.client, channel, b.second.peer, 5)
@@ -245,7 +255,8 @@ func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]
 			want++
 		}
 		if end := b.stats(); end.Packets(program, "sent")-before.Packets(program, "sent") != want {
-			b.Errorf("%s: the kernel sent %d packets, want %d\nbefore: %v\nafter: %v", program, end.Packets(program, "sent")-before.Packets(program, "sent"), want, before, end)
+			b.Errorf("%s: the kernel sent %d packets, want %d\nbefore: %v\nafter: %v", program,
+				end.Packets(program, "sent")-before.Packets(program, "sent"), want, before, end)
 		}
 	}
 	captured, err := capture.Stop()
@@ -324,12 +335,17 @@ func TestZeroChecksum(t *testing.T) {
 				inject  func() error
 			}{
 				{"to_peer", b.line.PeerDev, func() []byte {
-					f, err := turnlab.UDPFrame(b.line.RelayOut.MAC, b.line.PeerDev.MAC, b.client.Relayed, addrOf(b.peer), payload)
+					f, err := turnlab.UDPFrame(b.line.RelayOut.MAC, b.line.PeerDev.MAC, b.client.Relayed,
+						addrOf(b.peer), payload)
 					check(t, err)
 					return f
-				}, func() error { return b.line.ClientDev.Inject(ob.frameToPeer(turnlab.ChannelData(channel, payload))) }},
+				}, func() error {
+					return b.line.ClientDev.Inject(ob.frameToPeer(turnlab.ChannelData(channel, payload)))
+				}},
 				{"to_client", b.line.ClientDev, func() []byte {
-					f, err := turnlab.UDPFrame(b.line.RelayIn.MAC, b.line.ClientDev.MAC, at(b.line.RelayInAddr.Of(f.client), turnPort), b.client.Addr(), turnlab.ChannelData(channel, payload))
+					f, err := turnlab.UDPFrame(b.line.RelayIn.MAC, b.line.ClientDev.MAC,
+						at(b.line.RelayInAddr.Of(f.client), turnPort), b.client.Addr(),
+						turnlab.ChannelData(channel, payload))
 					check(t, err)
 					return f
 				}, func() error { return b.line.PeerDev.Inject(ob.frameToClient(payload)) }},
@@ -346,7 +362,8 @@ func TestZeroChecksum(t *testing.T) {
 				check(t, c.inject())
 				check(t, testnet.Until(wait, c.program+": the packet with checksum FFFF", func() bool {
 					for _, f := range capture.Frames() {
-						if bytes.Equal(f.Data[14+8:], want[14+8:]) { // from the hop limit or the checksum of the IP header on
+						// from the hop limit or the checksum of the IP header on
+						if bytes.Equal(f.Data[14+8:], want[14+8:]) {
 							return f.Check() == nil
 						}
 					}
@@ -385,7 +402,9 @@ func TestRoutes(t *testing.T) {
 				drain(b.peer)
 				check(t, b.client.Send(channel, []byte("nowhere to go")))
 				// The server tried to send it, and got the route's error.
-				check(t, testnet.Until(wait, "the server has it", func() bool { return b.stats().UserReceived > before.UserReceived+1 }))
+				check(t, testnet.Until(wait, "the server has it", func() bool {
+					return b.stats().UserReceived > before.UserReceived+1
+				}))
 				if n := drain(b.peer); n > 0 {
 					t.Errorf("%d packets arrived in spite of the route", n)
 				}
@@ -435,7 +454,8 @@ func TestMTU(t *testing.T) {
 				buf := make([]byte, 2048)
 				check(t, b.peer.SetReadDeadline(time.Now().Add(wait)))
 				n, err := b.peer.Read(buf)
-				for err == nil && bytes.Equal(buf[:n], make([]byte, 1300-headers+1)) { // a late one of those that asked for the size
+				// a late one of those that asked for the size
+				for err == nil && bytes.Equal(buf[:n], make([]byte, 1300-headers+1)) {
 					n, err = b.peer.Read(buf)
 				}
 				if err != nil || !bytes.Equal(buf[:n], payload) {

@@ -130,7 +130,8 @@ func exchange(c *turnlab.Client, number uint16, peer *net.UDPConn, size int) err
 		return fmt.Errorf("to the client: %w", err)
 	}
 	if got != number || !bytes.Equal(payload, back) {
-		return fmt.Errorf("to the client: channel %#x with %d bytes, want %#x with the same %d", got, len(payload), number, size)
+		return fmt.Errorf("to the client: channel %#x with %d bytes, want %#x with the same %d", got, len(payload),
+			number, size)
 	}
 	return nil
 }
@@ -162,7 +163,8 @@ func TestUserSpace(t *testing.T) {
 func TestWithoutRights(t *testing.T) {
 	needs.Root(t)
 	l := line(t)
-	p, err := turnlab.ServeWithoutRights(l.Relay, "--listen", at(l.RelayInAddr.V4, turnPort).String(), "--relay", l.RelayOutAddr.V4.String())
+	p, err := turnlab.ServeWithoutRights(l.Relay, "--listen", at(l.RelayInAddr.V4, turnPort).String(), "--relay",
+		l.RelayOutAddr.V4.String())
 	check(t, err)
 	defer p.Kill()
 	if !strings.Contains(p.Log(), "channel data stays in user space") {

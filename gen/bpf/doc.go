@@ -3,10 +3,12 @@
 // A program becomes short functions, which clang puts together again:
 //
 //	prog_P           is what the kernel calls: the lease, the link layer, and which headers follow
-//	prog_P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop, or one of the
-//	prog_P_ipv4_udp  next functions of the path, where it would become long (split.go)
+//	prog_P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop,
+//	                 or one of the next
+//	prog_P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	prog_P_…_send    which compute all that the packet that leaves needs, then change it, then send it (write.go)
-//	prog_P_fan1      which send it to a group: prog_P_turn1 runs once a receiver, prog_P_copy1 makes a copy (fanout.go)
+//	prog_P_fan1      which send it to a group: prog_P_turn1 runs once a receiver, prog_P_copy1 makes a copy
+//	                 (fanout.go)
 //
 // Places in the packet have names: each header is a packed structure (headers.go) that the plan's HeaderParts give.
 // What differs from packet to packet in no way is in templates/fastrelay.h, and in

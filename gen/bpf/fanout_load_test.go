@@ -173,8 +173,8 @@ func TestContention(t *testing.T) {
 	if n := reasons["refused_credit"]; n != refused[0] {
 		t.Errorf("%d were refused, the credit counted %v", n, refused)
 	}
-	if all := reasons["copy"] + reasons["refused_credit"] + reasons["contended"] + reasons["refused_by_device"]; all !=
-		2*packets {
+	if all := reasons["copy"] + reasons["refused_credit"] + reasons["contended"] +
+		reasons["refused_by_device"]; all != 2*packets {
 		t.Errorf("%d turns of %d: %v", all, 2*packets, reasons)
 	}
 	var drawn uint64

@@ -247,7 +247,8 @@ func (w *writer) checksum(s *sum) {
 	}
 }
 
-// at is the offset of the field. Where it is fixed it has a name, and another one in the packet that leaves if it moves.
+// at is the offset of the field. Where it is fixed it has a name, and another one in the
+// packet that leaves if it moves.
 func (s *sum) at(o ir.Off) string {
 	if o.Base != nil {
 		return s.w.offset(o)

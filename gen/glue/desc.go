@@ -27,7 +27,10 @@ func Desc(p *ir.Plan) abi.Desc {
 		Ring:         p.Ring,
 	}
 	for _, s := range p.Settings {
-		sd := abi.Setting{Name: s.Name, Kind: s.Type.Kind.ABI(), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil, Min: s.Min, Max: s.Max}
+		sd := abi.Setting{
+			Name: s.Name, Kind: s.Type.Kind.ABI(), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil,
+			Min: s.Min, Max: s.Max,
+		}
 		if s.Default != nil {
 			sd.Default = value(s.Type, s.Default)
 		}
@@ -65,11 +68,14 @@ func Desc(p *ir.Plan) abi.Desc {
 	for _, g := range p.Groups {
 		d.Groups = append(d.Groups, abi.Group{
 			Name: g.Name, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: g.Base,
-			Key: members(g.Key), KeySize: g.Key.Size, Receiver: members(g.Receivers.Value), ReceiverSize: g.Receivers.Value.Size,
+			Key: members(g.Key), KeySize: g.Key.Size, Receiver: members(g.Receivers.Value),
+			ReceiverSize: g.Receivers.Value.Size,
 		})
 	}
 	for _, e := range p.Events {
-		d.Events = append(d.Events, abi.Event{Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required})
+		d.Events = append(d.Events, abi.Event{
+			Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required,
+		})
 	}
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)
@@ -100,7 +106,9 @@ var reasonKinds = map[ir.ReasonKind]abi.ReasonKind{
 func members(s ir.Struct) []abi.Member {
 	var out []abi.Member
 	for _, m := range s.Members {
-		md := abi.Member{Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden}
+		md := abi.Member{
+			Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden,
+		}
 		if m.Type.Kind == ir.Hop {
 			md.To = m.To.Name
 			if m.From != nil {

@@ -13,7 +13,8 @@ func newGroup(g *ir.Group, types, scope scope) group {
 	out := group{
 		Field: scope.pick(name), Name: g.Name, Type: types.pick(name + "Groups"),
 		About:  fmt.Sprintf("up to %d groups of up to %d receivers each, %d in all", g.Size, g.Max, g.Rows),
-		Handle: types.pick(name + "Group"), Row: types.pick(name + "Row"), Receiver: types.pick(name + "Receiver"), Change: types.pick(name + "Change"),
+		Handle: types.pick(name + "Group"), Row: types.pick(name + "Row"), Receiver: types.pick(name + "Receiver"),
+		Change: types.pick(name + "Change"),
 	}
 	out.Key = fields(g.Key.Members, "k")
 	if len(out.Key) == 1 {
@@ -62,7 +63,10 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 	}
 	lost := newScope()
 	for _, e := range p.Events {
-		out := event{Type: types.pick(exported(e.Name) + "Event"), Name: e.Name, ID: e.ID, Lost: lost.pick(exported(e.Name)), Required: e.Required}
+		out := event{
+			Type: types.pick(exported(e.Name) + "Event"), Name: e.Name, ID: e.ID, Lost: lost.pick(exported(e.Name)),
+			Required: e.Required,
+		}
 		for i, g := range f.Groups {
 			if named[e][i] {
 				out.Receiver, out.Wrap = "*"+g.Receiver, "wrap"+g.Receiver
@@ -76,7 +80,9 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 		}
 		taken := newScope("Receiver", "Time", "Mono")
 		for i, m := range e.Fields.Members {
-			out.Fields = append(out.Fields, field{Field: taken.pick(exported(m.Name)), Name: m.Name, Type: m.Type.Go(), From: fromEvent(i, m.Type)})
+			out.Fields = append(out.Fields, field{
+				Field: taken.pick(exported(m.Name)), Name: m.Name, Type: m.Type.Go(), From: fromEvent(i, m.Type),
+			})
 		}
 		f.Events = append(f.Events, out)
 	}

@@ -21,12 +21,16 @@ func literal(d abi.Desc) string {
 
 // constants are the names of kinds in Go.
 var constants = map[any]string{
-	abi.KindUint: "KindUint", abi.KindBool: "KindBool", abi.KindBytes: "KindBytes", abi.KindMAC: "KindMAC", abi.KindAddr: "KindAddr",
-	abi.KindEndpoint: "KindEndpoint", abi.KindPrefix: "KindPrefix", abi.KindNextHop: "KindNextHop", abi.KindHop: "KindHop",
-	abi.KindCounter: "KindCounter", abi.KindCredit: "KindCredit", abi.KindBucket: "KindBucket", abi.KindTranslation: "KindTranslation",
-	abi.TableHash: "TableHash", abi.TableLRU: "TableLRU", abi.TableArray: "TableArray", abi.TableLPM: "TableLPM",
-	abi.ReasonSent: "ReasonSent", abi.ReasonPassed: "ReasonPassed", abi.ReasonDropped: "ReasonDropped", abi.ReasonPunted: "ReasonPunted",
-	abi.ReasonFault: "ReasonFault", abi.ReasonCopied: "ReasonCopied", abi.ReasonDeclined: "ReasonDeclined",
+	abi.KindUint: "KindUint", abi.KindBool: "KindBool", abi.KindBytes: "KindBytes", abi.KindMAC: "KindMAC",
+	abi.KindAddr:     "KindAddr",
+	abi.KindEndpoint: "KindEndpoint", abi.KindPrefix: "KindPrefix", abi.KindNextHop: "KindNextHop",
+	abi.KindHop:     "KindHop",
+	abi.KindCounter: "KindCounter", abi.KindCredit: "KindCredit", abi.KindBucket: "KindBucket",
+	abi.KindTranslation: "KindTranslation",
+	abi.TableHash:       "TableHash", abi.TableLRU: "TableLRU", abi.TableArray: "TableArray", abi.TableLPM: "TableLPM",
+	abi.ReasonSent: "ReasonSent", abi.ReasonPassed: "ReasonPassed", abi.ReasonDropped: "ReasonDropped",
+	abi.ReasonPunted: "ReasonPunted",
+	abi.ReasonFault:  "ReasonFault", abi.ReasonCopied: "ReasonCopied", abi.ReasonDeclined: "ReasonDeclined",
 	abi.HookIngress: "HookIngress", abi.HookEgress: "HookEgress",
 }
 

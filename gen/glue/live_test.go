@@ -82,7 +82,9 @@ func live(t *testing.T) *host {
 	if h.in, h.there, err = net.Join(here, "in0", far, "out0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{h.in.AddAddr("192.0.2.1/24"), h.there.AddAddr("192.0.2.254/24"), h.in.AddRoute("203.0.113.0/24", "192.0.2.254")} {
+	for _, err := range []error{
+		h.in.AddAddr("192.0.2.1/24"), h.there.AddAddr("192.0.2.254/24"), h.in.AddRoute("203.0.113.0/24", "192.0.2.254"),
+	} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +116,9 @@ func live(t *testing.T) *host {
 
 // frame is the packet with a number.
 func (h *host) frame(number uint32) []byte {
-	b := slices.Concat(h.in.MAC, h.there.MAC, []byte{8, 0, 0x45, 0, 0, 44, 0, 0, 0, 0, 64, 17, 0, 0, 198, 51, 100, 7, 192, 0, 2, 1})
+	b := slices.Concat(h.in.MAC, h.there.MAC, []byte{
+		8, 0, 0x45, 0, 0, 44, 0, 0, 0, 0, 64, 17, 0, 0, 198, 51, 100, 7, 192, 0, 2, 1,
+	})
 	b = binary.BigEndian.AppendUint16(b, 40000)
 	b = binary.BigEndian.AppendUint16(b, 5004)
 	b = append(b, 0, 24, 0, 0)
@@ -149,7 +153,10 @@ func (h *host) seen() (n uint64) {
 }
 
 func row(place byte, version int) []any {
-	return []any{netip.MustParseAddrPort("192.0.2.1:5004"), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, place}), 6000), version}
+	return []any{
+		netip.MustParseAddrPort("192.0.2.1:5004"),
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, place}), 6000), version,
+	}
 }
 
 // From a spec to the wire: while packets flow, receivers come, go and change, all in steps. Each packet reaches the
@@ -181,7 +188,9 @@ func TestStepsOnTheWire(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for began := time.Now(); slices.ContainsFunc(all, func(v *runtime.Receiver) bool { return v.Hops()[0].State != runtime.HopDirect }); {
+	for began := time.Now(); slices.ContainsFunc(all, func(v *runtime.Receiver) bool {
+		return v.Hops()[0].State != runtime.HopDirect
+	}); {
 		if time.Since(began) > 10*time.Second {
 			t.Fatal("the gateway isn't found")
 		}
@@ -228,7 +237,8 @@ func TestStepsOnTheWire(t *testing.T) {
 	})
 	packets := uint32(0)
 	for ; packets < 2000 || version.Load() < 60 && packets < 200_000; packets++ {
-		if err := unix.Sendto(h.sock, h.frame(packets), 0, &unix.SockaddrLinklayer{Ifindex: h.there.Index}); err != nil {
+		if err := unix.Sendto(h.sock, h.frame(packets), 0,
+			&unix.SockaddrLinklayer{Ifindex: h.there.Index}); err != nil {
 			t.Fatal(err)
 		}
 		for packets%16 == 15 && told.Load()+32*receivers < uint64(packets)*receivers { // so that no queue runs over
@@ -239,7 +249,8 @@ func TestStepsOnTheWire(t *testing.T) {
 	changes.Wait()
 	for began := time.Now(); h.seen() < uint64(packets) || told.Load() < uint64(packets)*receivers; {
 		if time.Since(began) > 10*time.Second {
-			t.Fatalf("%d of %d packets were seen, %d of %d copies told, %d lost", h.seen(), packets, told.Load(), packets*receivers, h.relay.Lost(1))
+			t.Fatalf("%d of %d packets were seen, %d of %d copies told, %d lost", h.seen(), packets, told.Load(),
+				packets*receivers, h.relay.Lost(1))
 		}
 	}
 	cancel()
@@ -259,7 +270,8 @@ func TestStepsOnTheWire(t *testing.T) {
 	next := map[string]uint64{}
 	versions := map[uint32]bool{}
 	for _, f := range copies(frames) {
-		number, version, place := binary.BigEndian.Uint32(f[42:]), binary.BigEndian.Uint32(f[46:]), binary.BigEndian.Uint64(f[50:])
+		number, version, place := binary.BigEndian.Uint32(f[42:]), binary.BigEndian.Uint32(f[46:]),
+			binary.BigEndian.Uint64(f[50:])
 		to := fmt.Sprint(f[30:34])
 		p := found[number]
 		if p == nil {

@@ -8,10 +8,14 @@ import (
 
 // initialisms are written in capitals, as Go does.
 var initialisms = map[string]string{
-	"acl": "ACL", "api": "API", "cid": "CID", "cpu": "CPU", "crc": "CRC", "csrc": "CSRC", "dcid": "DCID", "dns": "DNS", "dscp": "DSCP",
-	"http": "HTTP", "icmp": "ICMP", "icmpv6": "ICMPv6", "id": "ID", "ids": "IDs", "ip": "IP", "ipv4": "IPv4", "ipv6": "IPv6",
-	"mac": "MAC", "mtu": "MTU", "nat": "NAT", "pn": "PN", "qos": "QoS", "quic": "QUIC", "rtcp": "RTCP", "rtp": "RTP", "scid": "SCID",
-	"sfu": "SFU", "ssrc": "SSRC", "stun": "STUN", "tcp": "TCP", "tls": "TLS", "ttl": "TTL", "turn": "TURN", "udp": "UDP",
+	"acl": "ACL", "api": "API", "cid": "CID", "cpu": "CPU", "crc": "CRC", "csrc": "CSRC", "dcid": "DCID", "dns": "DNS",
+	"dscp": "DSCP",
+	"http": "HTTP", "icmp": "ICMP", "icmpv6": "ICMPv6", "id": "ID", "ids": "IDs", "ip": "IP", "ipv4": "IPv4",
+	"ipv6": "IPv6",
+	"mac":  "MAC", "mtu": "MTU", "nat": "NAT", "pn": "PN", "qos": "QoS", "quic": "QUIC", "rtcp": "RTCP", "rtp": "RTP",
+	"scid": "SCID",
+	"sfu":  "SFU", "ssrc": "SSRC", "stun": "STUN", "tcp": "TCP", "tls": "TLS", "ttl": "TTL", "turn": "TURN",
+	"udp": "UDP",
 	"url": "URL", "vlan": "VLAN", "vni": "VNI", "vpn": "VPN",
 }
 

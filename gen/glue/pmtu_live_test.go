@@ -296,7 +296,9 @@ programs: spread: {
 			add := func(to netip.AddrPort, local netip.Addr) *runtime.Receiver {
 				v, err := group.Add(t.Context(), netip.AddrPortFrom(local, 5004), to)
 				l.must(err)
-				l.until(5*time.Second, "the way is known", func() bool { return v.Hops()[0].State == runtime.HopDirect })
+				l.until(5*time.Second, "the way is known", func() bool {
+					return v.Hops()[0].State == runtime.HopDirect
+				})
 				return v
 			}
 			far := add(netip.AddrPortFrom(a.peer, 7000), a.out)

@@ -36,7 +36,8 @@ func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
 		opt.Object = "relay_bpfel.o"
 	}
 	if !isPackageName(opt.Package) {
-		return nil, fmt.Errorf("%q can't be the name of a Go package: it takes lower-case letters and digits, and no keyword", opt.Package)
+		return nil, fmt.Errorf("%q can't be the name of a Go package: it takes lower-case letters and digits, and no "+
+			"keyword", opt.Package)
 	}
 	// The name goes into a directive, where nothing can be quoted.
 	if path.Base(opt.Object) != opt.Object || strings.ContainsFunc(opt.Object, func(r rune) bool {
@@ -54,7 +55,8 @@ func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
 	}
 	out, err := format.Source(b.Bytes())
 	if err != nil {
-		return nil, fmt.Errorf("the generated Go of relay %q is wrong, which is a fault of fastrelay-gen: %w", p.Name, err)
+		return nil, fmt.Errorf("the generated Go of relay %q is wrong, which is a fault of fastrelay-gen: %w",
+			p.Name, err)
 	}
 	return wrapComments(out), nil
 }
@@ -230,7 +232,10 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	unique(len(f.Settings), func(i int) *string { return &f.Settings[i].Field })
 	for i, prog := range p.Programs {
 		name := exported(prog.Name)
-		out := program{Field: members.pick(name), Type: types.pick(name + "Program"), Reason: types.pick(name + "Reason"), Name: prog.Name, Index: i, Hook: prog.Hook, Paths: prog.Paths}
+		out := program{
+			Field: members.pick(name), Type: types.pick(name + "Program"), Reason: types.pick(name + "Reason"),
+			Name: prog.Name, Index: i, Hook: prog.Hook, Paths: prog.Paths,
+		}
 		for _, r := range prog.Reasons {
 			out.Reasons = append(out.Reasons, reason{Const: types.pick(name + constant(r)), Doc: oneLine(r.Doc)})
 		}
@@ -302,8 +307,14 @@ func newSetting(s *ir.Setting, d abi.Setting) setting {
 
 func newTable(t *ir.Table, types, scope scope) table {
 	name := exported(t.Name)
-	out := table{Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"), Entry: types.pick(name + "Entry"), Array: t.Kind == "array"}
-	kinds := map[string]string{"hash": "a hash table", "lru": "a hash table that forgets the rows used least recently", "array": "an array", "lpm": "a table of prefixes, the longest of which counts"}
+	out := table{
+		Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"),
+		Entry: types.pick(name + "Entry"), Array: t.Kind == "array",
+	}
+	kinds := map[string]string{
+		"hash": "a hash table", "lru": "a hash table that forgets the rows used least recently", "array": "an array",
+		"lpm": "a table of prefixes, the longest of which counts",
+	}
 	out.About = fmt.Sprintf("%s of %d rows", kinds[t.Kind], t.Size)
 	if t.PerCPU {
 		out.About += ", with values for each processor"
@@ -333,7 +344,9 @@ func newSession(s *ir.Session, types, scope scope) session {
 	}
 	out.Ends, out.Refresh = strings.Join(ends, ", or "), len(ends) > 0
 	for i, f := range s.Fields {
-		out.Fields = append(out.Fields, field{Field: exported(f.Name), Name: f.Name, Type: f.Type.Go(), From: take("v", i, f.Type), Doc: rangeDoc(f)})
+		out.Fields = append(out.Fields, field{
+			Field: exported(f.Name), Name: f.Name, Type: f.Type.Go(), From: take("v", i, f.Type), Doc: rangeDoc(f),
+		})
 	}
 	unique(len(out.Fields), func(i int) *string { return &out.Fields[i].Field })
 	for i, r := range s.Rows {
@@ -355,7 +368,9 @@ func fields(members []*ir.Member, from string) []field {
 	var out []field
 	for _, m := range members {
 		if !m.Hidden {
-			out = append(out, field{Field: exported(m.Name), Name: m.Name, Type: m.Type.Go(), From: take(from, len(out), m.Type)})
+			out = append(out, field{
+				Field: exported(m.Name), Name: m.Name, Type: m.Type.Go(), From: take(from, len(out), m.Type),
+			})
 		}
 	}
 	unique(len(out), func(i int) *string { return &out[i].Field })

@@ -28,11 +28,16 @@ func nasty() *ir.Plan {
 	counter := ir.Type{Kind: ir.Ctr, Size: 4}
 	evil := "a doc */ with\n// Code that: }\u2028 \x00 `ticks` \"quotes\" "
 	session := &ir.Session{Name: "type", Size: 16, Lifetime: 90e9, Idle: 60e9, Fields: []*ir.Field{
-		{Name: "func", Type: endpoint}, {Name: "id", Type: u(3), Is: []ir.Range{{Min: 1, Max: 4}}}, {Name: "tag", Type: ir.Type{Kind: ir.Bytes, Size: 8}},
+		{Name: "func", Type: endpoint}, {Name: "id", Type: u(3), Is: []ir.Range{{Min: 1, Max: 4}}},
+		{Name: "tag", Type: ir.Type{Kind: ir.Bytes, Size: 8}},
 		{Name: "i_d", Type: u(64)}, {Name: "on", Type: ir.BoolType}, {Name: "hw", Type: ir.MacType},
 	}}
-	rows := &ir.Table{Name: "map", Kind: "hash", Size: 16, Session: session, Key: ir.Struct{Members: []*ir.Member{member("func", endpoint)}, Size: 20},
-		Value: ir.Struct{Members: []*ir.Member{member("id", u(3)), {Name: "slot", Type: u(32), Hidden: true, Off: 4}, {Name: "gen", Type: u(32), Hidden: true, Off: 8}}, Size: 16}}
+	rows := &ir.Table{Name: "map", Kind: "hash", Size: 16, Session: session,
+		Key: ir.Struct{Members: []*ir.Member{member("func", endpoint)}, Size: 20},
+		Value: ir.Struct{
+			Members: []*ir.Member{member("id", u(3)), {Name: "slot", Type: u(32), Hidden: true, Off: 4},
+				{Name: "gen", Type: u(32), Hidden: true, Off: 8}}, Size: 16,
+		}}
 	to, from := member("to", endpoint), member("from", endpoint)
 	session.Rows = []*ir.SessionRow{{Table: rows, Key: []int{0}, Value: []int{1}}}
 	// Two kinds of groups, one of them with a key of one member and without values of its own; events of either, of
@@ -44,14 +49,22 @@ func nasty() *ir.Plan {
 	state := func(name string, k ir.Kind, bits int) *ir.Member {
 		return member(name, ir.Type{Kind: k, Bits: bits, Size: 4})
 	}
-	subscribers := &ir.Group{Name: "subscribers", Max: 4, Rows: 8, Size: 2, Base: 1, Key: ir.Struct{Members: []*ir.Member{member("from", endpoint), member("type", u(8))}, Size: 20},
-		Receivers: receivers("subscribers", member("to", endpoint), member("mac", ir.MacType), state("row", ir.Ctr, 0), state("credit", ir.Credit, 4), state("id", ir.Credit, 1), member("tag", u(5)),
+	subscribers := &ir.Group{Name: "subscribers", Max: 4, Rows: 8, Size: 2, Base: 1,
+		Key: ir.Struct{Members: []*ir.Member{member("from", endpoint), member("type", u(8))}, Size: 20},
+		Receivers: receivers("subscribers", member("to", endpoint), member("mac", ir.MacType), state("row", ir.Ctr, 0),
+			state("credit", ir.Credit, 4), state("id", ir.Credit, 1), member("tag", u(5)),
 			state("rates", ir.Bucket, 4), state("rate", ir.Bucket, 1), state("set", ir.Translation, 0))}
-	close := &ir.Group{Name: "close", Max: 4, Rows: 8, Size: 2, Base: 9, Key: ir.Struct{Members: []*ir.Member{member("via", ir.AddrType)}, Size: 16}, Receivers: receivers("close", state("tag", ir.Ctr, 0))}
+	close := &ir.Group{
+		Name: "close", Max: 4, Rows: 8, Size: 2, Base: 9,
+		Key:       ir.Struct{Members: []*ir.Member{member("via", ir.AddrType)}, Size: 16},
+		Receivers: receivers("close", state("tag", ir.Ctr, 0)),
+	}
 	event := func(id int, name string, fields ...*ir.Member) *ir.Event {
 		return &ir.Event{Name: name, ID: id, Fields: ir.Struct{Members: fields, Size: 64}, Required: id == 2}
 	}
-	sent := event(1, "sent", member("time", u(16)), member("mono", u(64)), member("receiver", endpoint), member("on", ir.BoolType), member("hw", ir.MacType), member("at", ir.AddrType), member("tag", ir.Type{Kind: ir.Bytes, Size: 8}))
+	sent := event(1, "sent", member("time", u(16)), member("mono", u(64)), member("receiver", endpoint),
+		member("on", ir.BoolType), member("hw", ir.MacType), member("at", ir.AddrType),
+		member("tag", ir.Type{Kind: ir.Bytes, Size: 8}))
 	both, none, other := event(2, "lost"), event(3, "event"), event(4, "receiver")
 	row := func(g *ir.Group) *ir.Row { return &ir.Row{Name: "r", Table: g.Receivers} }
 	body := func(g *ir.Group, events ...*ir.Event) []ir.Stmt {
@@ -60,11 +73,16 @@ func nasty() *ir.Plan {
 			copy.Emits = append(copy.Emits, &ir.Emit{Event: e, Row: row(g), Full: -1})
 		}
 		each := []ir.Stmt{&ir.If{Then: []ir.Stmt{copy}, Else: []ir.Stmt{&ir.Skip{}}}}
-		return []ir.Stmt{&ir.FanOut{Group: g, Row: row(g), Each: each, Effects: ir.Effects{Emits: []*ir.Emit{{Event: none, Full: -1}}}}}
+		return []ir.Stmt{
+			&ir.FanOut{
+				Group: g, Row: row(g), Each: each, Effects: ir.Effects{Emits: []*ir.Emit{{Event: none, Full: -1}}},
+			},
+		}
 	}
 	return &ir.Plan{
 		Name:   "nasty",
-		Levels: 4, Groups: []*ir.Group{subscribers, close}, Receivers: 17, Credits: 99, Translations: 9, Ring: 4096, Events: []*ir.Event{sent, both, none, other},
+		Levels: 4, Groups: []*ir.Group{subscribers, close}, Receivers: 17, Credits: 99, Translations: 9, Ring: 4096,
+		Events: []*ir.Event{sent, both, none, other},
 		Kernel: ir.Version{Major: 5, Minor: 10}, Slots: 16, Usages: 1, Shared: 9,
 		Settings: []*ir.Setting{
 			{Name: "range", Type: u(16), Default: []byte{0x96, 0x0d}, Max: 60000, Doc: evil},
@@ -74,20 +92,37 @@ func nasty() *ir.Plan {
 			{Name: "defer", Type: ir.BoolType, Default: []byte{1}},
 		},
 		Tables: []*ir.Table{
-			{Name: "a_b", Kind: "hash", Size: 4, Key: ir.Struct{Members: []*ir.Member{member("a_b", u(8)), member("ab", u(12)), member("aB", u(16))}, Size: 8},
-				Value: ir.Struct{Members: []*ir.Member{member("hits", counter), member("next", ir.Type{Kind: ir.NextHop, Size: 36}), member("mac", ir.MacType),
-					state("quota", ir.Credit, 4), state("rate", ir.Bucket, 1), state("ids", ir.Translation, 0)}, Size: 48}},
-			{Name: "a__b", Kind: "lpm", Size: 4, Key: ir.Struct{Members: []*ir.Member{member("dst", ir.Type{Kind: ir.Prefix, Size: 20})}, Size: 20},
-				Value: ir.Struct{Members: []*ir.Member{from, to, {Name: "hop_to", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 36, Hidden: true, To: to, From: from}}, Size: 56}},
-			{Name: "counters", Kind: "array", PerCPU: true, Size: 4, Key: ir.Struct{Members: []*ir.Member{member("index", u(32))}, Size: 4},
-				Value: ir.Struct{Members: []*ir.Member{member("key", u(64)), member("row", ir.Type{Kind: ir.Bytes, Size: 4})}, Size: 16}},
+			{Name: "a_b", Kind: "hash", Size: 4, Key: ir.Struct{
+				Members: []*ir.Member{member("a_b", u(8)), member("ab", u(12)), member("aB", u(16))}, Size: 8,
+			},
+				Value: ir.Struct{Members: []*ir.Member{member("hits", counter),
+					member("next", ir.Type{Kind: ir.NextHop, Size: 36}), member("mac", ir.MacType),
+					state("quota", ir.Credit, 4), state("rate", ir.Bucket, 1), state("ids", ir.Translation, 0)},
+					Size: 48}},
+			{Name: "a__b", Kind: "lpm", Size: 4, Key: ir.Struct{
+				Members: []*ir.Member{member("dst", ir.Type{Kind: ir.Prefix, Size: 20})}, Size: 20,
+			},
+				Value: ir.Struct{
+					Members: []*ir.Member{
+						from, to, {Name: "hop_to", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 36, Hidden: true, To: to,
+							From: from},
+					}, Size: 56,
+				}},
+			{Name: "counters", Kind: "array", PerCPU: true, Size: 4,
+				Key: ir.Struct{Members: []*ir.Member{member("index", u(32))}, Size: 4},
+				Value: ir.Struct{
+					Members: []*ir.Member{member("key", u(64)), member("row", ir.Type{Kind: ir.Bytes, Size: 4})},
+					Size:    16,
+				}},
 			rows,
 		},
 		Sessions: []*ir.Session{session},
 		Counters: []*ir.Counter{{Name: "switch", Index: 0}, {Name: "a_b", Index: 1}, {Name: "ab", Index: 2}},
 		Programs: []*ir.Program{
-			{Name: "close", Hook: "tc/ingress", L2: true, Paths: []string{"eth ipv4 udp", "eth ipv6 udp"}, Reasons: []*ir.Reason{{Name: "sent", Kind: ir.Sent, Doc: evil}, {Name: "go", Kind: ir.Punted}}},
-			{Name: "options", Hook: "tc/egress", Base: 2, Reasons: []*ir.Reason{{Name: "type", Kind: ir.Dropped}, {Name: "reason", Kind: ir.Fault}, {Name: "program", Kind: ir.Passed}}},
+			{Name: "close", Hook: "tc/ingress", L2: true, Paths: []string{"eth ipv4 udp", "eth ipv6 udp"},
+				Reasons: []*ir.Reason{{Name: "sent", Kind: ir.Sent, Doc: evil}, {Name: "go", Kind: ir.Punted}}},
+			{Name: "options", Hook: "tc/egress", Base: 2, Reasons: []*ir.Reason{{Name: "type", Kind: ir.Dropped},
+				{Name: "reason", Kind: ir.Fault}, {Name: "program", Kind: ir.Passed}}},
 			{Name: "open_type", Hook: "tc/egress", Base: 5, Body: body(subscribers, sent, both)},
 			{Name: "fan", Hook: "tc/ingress", Base: 5, Body: body(close, both, other)},
 		},
@@ -117,7 +152,8 @@ func compile(t *testing.T, src []byte) {
 	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./virtual").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"),
+		"./virtual").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s\n%s", err, out, src)
 	}
 }
@@ -135,7 +171,8 @@ func TestRenderCompiles(t *testing.T) {
 		}
 	}
 	// The smallest plan there is.
-	small, err := Render(&ir.Plan{Name: "small", Programs: []*ir.Program{{Name: "p", Hook: "tc/ingress"}}}, RenderOptions{Package: "x", Object: "y.o"})
+	small, err := Render(&ir.Plan{Name: "small", Programs: []*ir.Program{{Name: "p", Hook: "tc/ingress"}}},
+		RenderOptions{Package: "x", Object: "y.o"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,12 +227,18 @@ func TestRenderNames(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
-	for _, text := range []string{"Close_2 *CloseProgram", "OpenType *OpenTypeProgram", ") OpenType_2(v Type)", "Counters_2 *CountersTable",
-		"AB   uint8\n\tAb   uint16\n\tAB_2 uint16", "Range *uint16", "Var uint64", "URLID netip.Addr", "MAC net.HardwareAddr", "Defer *bool",
+	for _, text := range []string{"Close_2 *CloseProgram", "OpenType *OpenTypeProgram", ") OpenType_2(v Type)",
+		"Counters_2 *CountersTable",
+		"AB   uint8\n\tAb   uint16\n\tAB_2 uint16", "Range *uint16", "Var uint64", "URLID netip.Addr",
+		"MAC net.HardwareAddr", "Defer *bool",
 		"Tag  [8]byte", "ID   uint8 // 0x1 to 0x4", "Refresh() error", "or 1m0s after its last packet",
-		"Quota []*runtime.Credit", "Rate  *runtime.Bucket", "Rates  []*runtime.Bucket", "Credit []*runtime.Credit", "ID_2   *runtime.Credit", "Set_2  *runtime.Translation", "Row_2  *runtime.Counter",
-		"Tag_2 *runtime.Counter", "Close_3 *CloseGroups", "Open(ctx context.Context, key netip.Addr) (*CloseGroup, error)", "Receiver   *SubscribersReceiver", "Receiver Receiver", "Receiver *CloseReceiver",
-		"Time_2     uint16", "Mono_2     uint64", "Receiver_2 netip.AddrPort", "what it can't tell isn't sent", "Event    uint64", "Lost     uint64"} {
+		"Quota []*runtime.Credit", "Rate  *runtime.Bucket", "Rates  []*runtime.Bucket", "Credit []*runtime.Credit",
+		"ID_2   *runtime.Credit", "Set_2  *runtime.Translation", "Row_2  *runtime.Counter",
+		"Tag_2 *runtime.Counter", "Close_3 *CloseGroups",
+		"Open(ctx context.Context, key netip.Addr) (*CloseGroup, error)", "Receiver   *SubscribersReceiver",
+		"Receiver Receiver", "Receiver *CloseReceiver",
+		"Time_2     uint16", "Mono_2     uint64", "Receiver_2 netip.AddrPort", "what it can't tell isn't sent",
+		"Event    uint64", "Lost     uint64"} {
 		if !bytes.Contains(bytes.ReplaceAll(src, []byte("\n// "), []byte(" ")), []byte(text)) {
 			t.Errorf("no %q in the package", text)
 		}
@@ -232,8 +275,10 @@ func TestRenderRefuses(t *testing.T) {
 // The description in the package is the one that the command line loads relays with.
 func TestDescIsTheSame(t *testing.T) {
 	text := literal(Desc(nasty()))
-	for _, want := range []string{`Default: uint64(3478)`, `Default: netip.MustParseAddr("192.0.2.1")`, `Default: net.HardwareAddr{0x02, 0x00, 0x00, 0x00, 0x00, 0x01}`,
-		`Required: true`, `To: "to",From: "from"`, `Session: "type"`, `Lifetime: 90000000000`, `Kind: abi.KindBucket`, `Ring: 4096`, `Base: 9`, `Ranges: [][2]uint64{{0x1,0x4,},}`} {
+	for _, want := range []string{`Default: uint64(3478)`, `Default: netip.MustParseAddr("192.0.2.1")`,
+		`Default: net.HardwareAddr{0x02, 0x00, 0x00, 0x00, 0x00, 0x01}`,
+		`Required: true`, `To: "to",From: "from"`, `Session: "type"`, `Lifetime: 90000000000`, `Kind: abi.KindBucket`,
+		`Ring: 4096`, `Base: 9`, `Ranges: [][2]uint64{{0x1,0x4,},}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}

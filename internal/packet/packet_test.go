@@ -305,8 +305,7 @@ func TestDiffNamesFields(t *testing.T) {
 	for _, p := range hs.Diff(got, want, hs.Guess(want, hs.Header("eth"))) {
 		text = append(text, p.String())
 	}
-	if s := strings.Join(text,
-		"; "); s !=
+	if s := strings.Join(text, "; "); s !=
 		`ipv4.dscp: got 46, want 0; ipv4.ecn: got 1, want 0; ipv4.ttl: got 9, want 64; byte 44: got "L", want "l"` {
 		t.Error(s)
 	}

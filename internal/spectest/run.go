@@ -190,8 +190,8 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 		r.events = append(r.events, gotEvent{t.state.Plan().Events[e.ID-1], e.Receiver, e.Record})
 	}
 	for i, reason := range t.program.Reasons {
-		if reason.Kind == ir.Copied || reason.Kind == ir.Declined || t.state.Reasons[t.program.Base+i].Packets ==
-			before[t.program.Base+i].Packets {
+		if reason.Kind == ir.Copied || reason.Kind == ir.Declined ||
+			t.state.Reasons[t.program.Base+i].Packets == before[t.program.Base+i].Packets {
 			continue
 		}
 		r.reason = reason.Name

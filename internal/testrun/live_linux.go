@@ -136,8 +136,8 @@ func findLayout() (l skbLayout, err error) {
 		return l, fmt.Errorf("read the kernel's types: %w", err)
 	}
 	var skb, shared *btf.Struct
-	if err := errors.Join(kernel.TypeByName("sk_buff", &skb), kernel.TypeByName("skb_shared_info", &shared)); err !=
-		nil {
+	if err := errors.Join(kernel.TypeByName("sk_buff", &skb),
+		kernel.TypeByName("skb_shared_info", &shared)); err != nil {
 		return l, err
 	}
 	var bits int

@@ -103,8 +103,8 @@ func (n *Net) Host(addr [6]byte) error {
 		copy(req.name[:], "lo")
 		copy(req.addr[:], r.addr[:])
 		req.family = unix.ARPHRD_LOOPBACK
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), r.request, uintptr(unsafe.Pointer(&req))); errno !=
-			0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), r.request,
+			uintptr(unsafe.Pointer(&req))); errno != 0 {
 			return fmt.Errorf("give the device the %s %x: %w", r.what, r.addr, errno)
 		}
 	}

@@ -1,5 +1,6 @@
-// Command release builds what a release consists of: static binaries of fastrelay-gen for each system, the licenses that come
-// with them, and the checksums of all. The same tree, version and Go release give the same bytes, in any folder.
+// Command release builds what a release consists of: static binaries of fastrelay-gen for each system, the licenses
+// that come with them, and the checksums of all. The same tree, version and Go release give the
+// same bytes, in any folder.
 package main
 
 import (
@@ -118,7 +119,8 @@ func empty(dir string) error {
 func goCommand(ctx context.Context, root string, t target, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOOS="+t.system, "GOARCH="+t.processor)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOOS="+t.system,
+		"GOARCH="+t.processor)
 	var problems strings.Builder
 	cmd.Stderr = &problems
 	out, err := cmd.Output()
@@ -130,7 +132,8 @@ func goCommand(ctx context.Context, root string, t target, args ...string) ([]by
 
 // build builds one binary. Neither the folder nor the state of a repository is recorded in it: the version is.
 func build(ctx context.Context, root, version, binary string, t target) error {
-	_, err := goCommand(ctx, root, t, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X "+stamp+"="+version, "-o", binary, command)
+	_, err := goCommand(ctx, root, t, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X "+stamp+"="+version,
+		"-o", binary, command)
 	if err != nil {
 		return err
 	}
@@ -166,7 +169,9 @@ func licenses(ctx context.Context, root string, targets []target) ([]byte, error
 	modules := map[string]string{} // module and version -> folder
 	for _, t := range targets {
 		out, err := goCommand(ctx, root, t, "list", "-deps",
-			"-f", "{{if .Module}}{{if not .Module.Main}}{{.Module.Path}} {{.Module.Version}}\t{{.Module.Dir}}{{end}}{{end}}", command)
+			"-f",
+			"{{if .Module}}{{if not .Module.Main}}{{.Module.Path}} {{.Module.Version}}\t{{.Module.Dir}}{{end}}{{end}}",
+			command)
 		if err != nil {
 			return nil, err
 		}

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Two releases of the same tree, in different folders, are the same bytes. One target stands for all, since nothing depends on it.
+// Two releases of the same tree, in different folders, are the same bytes. One target stands for all,
+// since nothing depends on it.
 func TestReproducible(t *testing.T) {
 	tree, err := filepath.Abs("../..")
 	if err != nil {
@@ -67,7 +68,8 @@ func TestDynamicBinaryIsRefused(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for _, version := range []string{"", "0.1.0", "v0.1", "v0.1.0+dirty"} {
-		if err := release(t.Context(), ".", version, t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "is not a version") {
+		if err := release(t.Context(), ".", version, t.TempDir(), nil); err == nil || !strings.Contains(err.Error(),
+			"is not a version") {
 			t.Errorf("%q: %v", version, err)
 		}
 	}

@@ -50,7 +50,8 @@ func guests() []*guest {
 	return []*guest{
 		{name: "anna", wants: "all layers"},
 		{name: "bert", wants: "layer 0", ask: server.Subscribe{Layer: new(uint8(0))}},
-		{name: "carl", wants: fmt.Sprintf("%d kbit/s", bandwidth/1000), ask: server.Subscribe{Bandwidth: new(bandwidth)}},
+		{name: "carl", wants: fmt.Sprintf("%d kbit/s", bandwidth/1000),
+			ask: server.Subscribe{Bandwidth: new(bandwidth)}},
 		{name: "dora", wants: "all layers", lose: func(n uint16) bool { return n%20 == 7 }},
 	}
 }
@@ -107,7 +108,9 @@ func run(w io.Writer, seconds int) error {
 		return err
 	}
 	for _, g := range all {
-		if err := testnet.Until(2*time.Second, g.name+" has got everything", func() bool { return g.AskAgain() == 0 }); err != nil {
+		if err := testnet.Until(2*time.Second, g.name+" has got everything", func() bool {
+			return g.AskAgain() == 0
+		}); err != nil {
 			return err
 		}
 	}
@@ -152,6 +155,7 @@ func table(ctx context.Context, w io.Writer, all []*guest, st server.Stats) erro
 		return err
 	}
 	cam := st.Publishers[0]
-	fmt.Fprintf(w, "\nThe publisher sent %d packets; it was asked for a key frame %d times. Pictures begin with the first key frame behind the beginning.\n", cam.Packets, cam.AskedKey)
+	fmt.Fprintf(w, "\nThe publisher sent %d packets; it was asked for a key frame %d times. Pictures begin with the "+
+		"first key frame behind the beginning.\n", cam.Packets, cam.AskedKey)
 	return errors.Join(errs...)
 }

@@ -24,7 +24,8 @@ func TestRun(t *testing.T) {
 	lines := 0
 	for line := range strings.Lines(b.String()) {
 		fields := strings.Fields(line)
-		if len(fields) < 10 || fields[0] != "anna" && fields[0] != "bert" && fields[0] != "carl" && fields[0] != "dora" {
+		if len(fields) < 10 || fields[0] != "anna" && fields[0] != "bert" && fields[0] != "carl" &&
+			fields[0] != "dora" {
 			continue
 		}
 		lines++

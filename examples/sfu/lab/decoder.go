@@ -51,15 +51,18 @@ func StartDecoder(host *testnet.Host, at netip.AddrPort, payloadType uint8, pict
 	if at.Addr().Is6() {
 		version = 6
 	}
-	sdp := fmt.Sprintf("v=0\r\no=- 0 0 IN IP%d %v\r\ns=sfu\r\nc=IN IP%d %v\r\nt=0 0\r\nm=video %d RTP/AVP %d\r\na=rtpmap:%d VP8/%d\r\n",
+	sdp := fmt.Sprintf("v=0\r\no=- 0 0 IN IP%d %v\r\ns=sfu\r\nc=IN IP%d %v\r\nt=0 0\r\nm=video %d RTP/AVP %d\r\n"+
+		"a=rtpmap:%d VP8/%d\r\n",
 		version, at.Addr(), version, at.Addr(), at.Port(), payloadType, payloadType, Clock)
 	file := filepath.Join(dir, "stream.sdp")
 	if err := os.WriteFile(file, []byte(sdp), 0o644); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	d.cmd = host.Command(context.Background(), "ffmpeg", "-hide_banner", "-loglevel", "warning", "-nostdin", "-y",
-		"-protocol_whitelist", "file,udp,rtp", "-analyzeduration", "200000", "-err_detect", "explode", "-threads", "1", "-i", file,
-		"-frames:v", strconv.Itoa(pictures), "-fps_mode", "passthrough", "-f", "framemd5", "-flush_packets", "1", "pipe:1")
+		"-protocol_whitelist", "file,udp,rtp", "-analyzeduration", "200000", "-err_detect", "explode", "-threads", "1",
+		"-i", file,
+		"-frames:v", strconv.Itoa(pictures), "-fps_mode", "passthrough", "-f", "framemd5", "-flush_packets", "1",
+		"pipe:1")
 	d.cmd.Stdout, d.cmd.Stderr = locked{&d.mu, &d.out}, locked{&d.mu, &d.log}
 	if err := testnet.StartChild(d.cmd); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))

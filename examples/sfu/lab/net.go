@@ -50,7 +50,9 @@ func NewStar(n *testnet.Net, receivers int) (*Star, error) {
 }
 
 func sfuAddr(i int) testnet.Addrs {
-	return testnet.Addrs{V4: netip.AddrFrom4([4]byte{10, 77, byte(i), 1}), V6: netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::1", i+1))}
+	return testnet.Addrs{
+		V4: netip.AddrFrom4([4]byte{10, 77, byte(i), 1}), V6: netip.MustParseAddr(fmt.Sprintf("2001:db8:%x::1", i+1)),
+	}
 }
 
 func (s *Star) join(n *testnet.Net, name, port string, i int) (End, error) {

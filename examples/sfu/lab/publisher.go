@@ -177,7 +177,8 @@ func (p *Publisher) frame(f Frame) error {
 		rest = rest[len(part):]
 		q := rtp.Packet{
 			Header: rtp.Header{
-				Version: 2, PayloadType: 96, SequenceNumber: p.Sequence, Timestamp: f.timestamp(), SSRC: p.SSRC, Marker: len(rest) == 0,
+				Version: 2, PayloadType: 96, SequenceNumber: p.Sequence, Timestamp: f.timestamp(), SSRC: p.SSRC,
+				Marker: len(rest) == 0,
 			},
 			Payload: append(f.descriptor(first), part...),
 		}

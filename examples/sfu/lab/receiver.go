@@ -125,7 +125,9 @@ func (r *Receiver) missing(from, to int64) (list []uint16) {
 
 func (r *Receiver) ask(sequences []uint16) {
 	if len(sequences) > 0 {
-		r.send(&rtcp.TransportLayerNack{SenderSSRC: 1, MediaSSRC: r.ssrc, Nacks: rtcp.NackPairsFromSequenceNumbers(sequences)})
+		r.send(&rtcp.TransportLayerNack{
+			SenderSSRC: 1, MediaSSRC: r.ssrc, Nacks: rtcp.NackPairsFromSequenceNumbers(sequences),
+		})
 	}
 }
 
@@ -148,7 +150,11 @@ func (r *Receiver) AskAgain() int {
 func (r *Receiver) Report(lost uint8) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.send(&rtcp.ReceiverReport{SSRC: 1, Reports: []rtcp.ReceptionReport{{SSRC: r.ssrc, FractionLost: lost, LastSequenceNumber: uint32(r.highest - 1<<16), Jitter: 7}}})
+	r.send(&rtcp.ReceiverReport{
+		SSRC: 1, Reports: []rtcp.ReceptionReport{
+			{SSRC: r.ssrc, FractionLost: lost, LastSequenceNumber: uint32(r.highest - 1<<16), Jitter: 7},
+		},
+	})
 }
 
 // Send sends RTCP to the server.
@@ -181,7 +187,10 @@ type Tally struct {
 func (r *Receiver) Tally() Tally {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	t := Tally{Packets: len(r.packets), Lost: len(r.lost), Disorder: r.order, Twice: r.twice, Foreign: r.foreign, SSRC: r.ssrc, Reports: slices.Clone(r.reports)}
+	t := Tally{
+		Packets: len(r.packets), Lost: len(r.lost), Disorder: r.order, Twice: r.twice, Foreign: r.foreign, SSRC: r.ssrc,
+		Reports: slices.Clone(r.reports),
+	}
 	if r.highest >= 0 {
 		t.Missing = len(r.missing(r.first, r.highest))
 	}

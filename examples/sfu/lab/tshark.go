@@ -29,8 +29,10 @@ func Tshark(frames []testnet.Frame, port uint16) ([]Seen, error) {
 	if err := errors.Join(testnet.WritePcap(file, frames), file.Close()); err != nil {
 		return nil, err
 	}
-	cmd := exec.Command("tshark", "-n", "-r", file.Name(), "-d", fmt.Sprintf("udp.port==%d,rtp", port), "-o", "rtp.heuristic_rtp:FALSE",
-		"-Y", fmt.Sprintf("rtp && udp.dstport == %d", port), "-T", "fields", "-e", "rtp.seq", "-e", "rtp.timestamp", "-e", "rtp.ssrc", "-e", "rtp.p_type")
+	cmd := exec.Command("tshark", "-n", "-r", file.Name(), "-d", fmt.Sprintf("udp.port==%d,rtp", port), "-o",
+		"rtp.heuristic_rtp:FALSE",
+		"-Y", fmt.Sprintf("rtp && udp.dstport == %d", port), "-T", "fields", "-e", "rtp.seq", "-e", "rtp.timestamp",
+		"-e", "rtp.ssrc", "-e", "rtp.p_type")
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()
@@ -57,7 +59,8 @@ func Tshark(frames []testnet.Frame, port uint16) ([]Seen, error) {
 // Gap returns the first place where a number doesn't follow the one in front of it, or an empty string.
 func Gap(list []Seen) string {
 	for i := 1; i < len(list); i++ {
-		if a, b := list[i-1], list[i]; b.Sequence != a.Sequence+1 || b.SSRC != a.SSRC || b.PayloadType != a.PayloadType {
+		if a, b := list[i-1], list[i]; b.Sequence != a.Sequence+1 || b.SSRC != a.SSRC ||
+			b.PayloadType != a.PayloadType {
 			return fmt.Sprintf("packet %d is %+v, behind %+v", i, b, a)
 		}
 	}

@@ -45,10 +45,14 @@ func Encode(ctx context.Context, frames int) (*Video, error) {
 	defer os.RemoveAll(dir)
 	file := filepath.Join(dir, "video.ivf")
 	args := []string{
-		"-f", "lavfi", "-i", fmt.Sprintf("testsrc2=size=320x240:rate=%d", FramesPerSecond), "-frames:v", fmt.Sprint(frames),
-		"-c:v", "libvpx", "-deadline", "realtime", "-cpu-used", "8", "-threads", "1", "-error-resilient", "1", "-auto-alt-ref", "0", "-lag-in-frames", "0",
-		"-g", fmt.Sprint(KeyInterval), "-keyint_min", fmt.Sprint(KeyInterval), "-b:v", "800k", "-minrate", "800k", "-maxrate", "800k", "-bufsize", "800k",
-		"-ts-parameters", "ts_number_layers=3:ts_target_bitrate=300,500,800:ts_rate_decimator=4,2,1:ts_periodicity=4:ts_layer_id=0,2,1,2:ts_layering_mode=3",
+		"-f", "lavfi", "-i", fmt.Sprintf("testsrc2=size=320x240:rate=%d", FramesPerSecond), "-frames:v",
+		fmt.Sprint(frames),
+		"-c:v", "libvpx", "-deadline", "realtime", "-cpu-used", "8", "-threads", "1", "-error-resilient", "1",
+		"-auto-alt-ref", "0", "-lag-in-frames", "0",
+		"-g", fmt.Sprint(KeyInterval), "-keyint_min", fmt.Sprint(KeyInterval), "-b:v", "800k", "-minrate", "800k",
+		"-maxrate", "800k", "-bufsize", "800k",
+		"-ts-parameters", "ts_number_layers=3:ts_target_bitrate=300,500,800:ts_rate_decimator=4,2,1:" +
+			"ts_periodicity=4:ts_layer_id=0,2,1,2:ts_layering_mode=3",
 		"-f", "ivf", file,
 	}
 	if _, err := ffmpeg(ctx, args...); err != nil {
@@ -75,7 +79,8 @@ func Encode(ctx context.Context, frames int) (*Video, error) {
 }
 
 func ffmpeg(ctx context.Context, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, "ffmpeg", append([]string{"-hide_banner", "-loglevel", "warning", "-nostdin", "-y"}, args...)...).CombinedOutput()
+	out, err := exec.CommandContext(ctx, "ffmpeg",
+		append([]string{"-hide_banner", "-loglevel", "warning", "-nostdin", "-y"}, args...)...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("ffmpeg %s: %w: %s", strings.Join(args, " "), err, out)
 	}
@@ -85,7 +90,8 @@ func ffmpeg(ctx context.Context, args ...string) (string, error) {
 // decode returns the sums of the pictures that ffmpeg makes of a file. A frame that is damaged is an error.
 func decode(ctx context.Context, file string) ([]string, error) {
 	sums := file + ".sums"
-	said, err := ffmpeg(ctx, "-err_detect", "explode", "-threads", "1", "-i", file, "-fps_mode", "passthrough", "-f", "framemd5", sums)
+	said, err := ffmpeg(ctx, "-err_detect", "explode", "-threads", "1", "-i", file, "-fps_mode", "passthrough", "-f",
+		"framemd5", sums)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +128,9 @@ func readIVF(data []byte) ([]Frame, error) {
 		size := int(binary.LittleEndian.Uint32(data))
 		n := len(frames)
 		frame := data[ivfFrame : ivfFrame+size]
-		frames = append(frames, Frame{Data: frame, Number: n, Layer: pattern[n%len(pattern)], Key: len(frame) > 0 && frame[0]&1 == 0})
+		frames = append(frames, Frame{
+			Data: frame, Number: n, Layer: pattern[n%len(pattern)], Key: len(frame) > 0 && frame[0]&1 == 0,
+		})
 		data = data[ivfFrame+size:]
 	}
 	return frames, nil

@@ -12,10 +12,11 @@ type Stats struct {
 	Publishers  []PublisherStats  `json:"publishers"`
 	Subscribers []SubscriberStats `json:"subscribers"`
 
-	InKernel   bool      `json:"in_kernel"`        // the relay is loaded
-	Why        string    `json:"why,omitempty"`    // why it isn't
-	LostEvents uint64    `json:"lost_events"`      // copies that the kernel couldn't tell of
-	Kernel     []Outcome `json:"kernel,omitempty"` // what became of packets and copies, without the reasons that never applied
+	InKernel   bool   `json:"in_kernel"`     // the relay is loaded
+	Why        string `json:"why,omitempty"` // why it isn't
+	LostEvents uint64 `json:"lost_events"`   // copies that the kernel couldn't tell of
+	// what became of packets and copies, without the reasons that never applied
+	Kernel []Outcome `json:"kernel,omitempty"`
 }
 
 // Stats returns the counters.

@@ -15,7 +15,8 @@ import (
 // The API answers each mistake with a status and a reason, and changes nothing by it.
 func TestAPI(t *testing.T) {
 	s, err := Start(Config{
-		Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, NoOffload: true, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")}, NoOffload: true,
+		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -50,7 +51,11 @@ func TestAPI(t *testing.T) {
 		{"POST", "/publishers", `{"name": "x", "ipv6": true}`, 400, "no address of that family"},
 		{"POST", "/publishers", `{"name": "x", "adress": "127.0.0.1:1"}`, 400, `unknown field \"adress\"`},
 		{"POST", "/publishers", `{`, 400, "invalid"},
-		{"POST", "/subscribers", `{"name": "u", "publisher": "cam", "address": "127.0.0.1:9", "layer": 1, "bandwidth": 500000}`, 201, `"bandwidth":500000`},
+		{
+			"POST", "/subscribers",
+			`{"name": "u", "publisher": "cam", "address": "127.0.0.1:9", "layer": 1, "bandwidth": 500000}`, 201,
+			`"bandwidth":500000`,
+		},
 		{"POST", "/subscribers", `{"name": "u", "address": "127.0.0.1:9"}`, 409, "the name is taken"},
 		{"POST", "/subscribers", `{"name": "v"}`, 400, "no address to send to"},
 		{"POST", "/subscribers", `{"name": "v", "address": "127.0.0.1:9", "layer": 4}`, 400, "layers are 0 to 3"},
@@ -72,7 +77,8 @@ func TestAPI(t *testing.T) {
 	}
 	var st Stats
 	_, said := call("GET", "/stats", "")
-	if err := json.Unmarshal([]byte(said), &st); err != nil || len(st.Publishers) != 0 || len(st.Subscribers) != 0 || st.InKernel || st.Why == "" {
+	if err := json.Unmarshal([]byte(said), &st); err != nil || len(st.Publishers) != 0 || len(st.Subscribers) != 0 ||
+		st.InKernel || st.Why == "" {
 		t.Errorf("counters: %s, %v", said, err)
 	}
 	if err := s.Close(); err != nil {

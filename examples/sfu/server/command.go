@@ -46,22 +46,28 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 		o.config.Addresses = append(o.config.Addresses, a)
 		return err
 	})
-	flags.Func("interfaces", "`devices` that publishers' packets come in through, separated by commas (default: all that are up)", func(s string) error {
+	flags.Func("interfaces", "`devices` that publishers' packets come in through, separated by commas (default: all "+
+		"that are up)", func(s string) error {
 		o.config.Interfaces = strings.Split(s, ",")
 		return nil
 	})
-	flags.Func("extension", "`ID` of the header extension that says a packet's layer, 1 to 14 (default: VP8's payload descriptor says it)", func(s string) error {
+	flags.Func("extension", "`ID` of the header extension that says a packet's layer, 1 to 14 (default: VP8's "+
+		"payload descriptor says it)", func(s string) error {
 		n, err := fmt.Sscan(s, &o.config.Extension)
 		if err == nil && (n != 1 || o.config.Extension < 1 || o.config.Extension > 14) {
 			err = errors.New("want a number from 1 to 14")
 		}
 		return err
 	})
-	flags.StringVar(&o.api, "api", "127.0.0.1:8080", "`address:port` of the HTTP API: whoever reaches it may do everything")
-	flags.StringVar(&o.config.State, "state", "", "`file` that lets the next server go on where this one ends, while the kernel forwards (default: none)")
-	flags.StringVar(&o.config.Pins, "pins", "/sys/fs/bpf/sfu", "`path` where the next server finds the relay; used with --state")
+	flags.StringVar(&o.api, "api", "127.0.0.1:8080", "`address:port` of the HTTP API: whoever reaches it may do "+
+		"everything")
+	flags.StringVar(&o.config.State, "state", "", "`file` that lets the next server go on where this one ends, while "+
+		"the kernel forwards (default: none)")
+	flags.StringVar(&o.config.Pins, "pins", "/sys/fs/bpf/sfu",
+		"`path` where the next server finds the relay; used with --state")
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
-	flags.DurationVar(&o.stats, "stats", 0, "print the counters every such `interval`, as JSON; they are always printed on SIGUSR1")
+	flags.DurationVar(&o.stats, "stats", 0, "print the counters every such `interval`, as JSON; they are always "+
+		"printed on SIGUSR1")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}

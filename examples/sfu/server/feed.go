@@ -61,11 +61,12 @@ type feed struct {
 
 // Sent is what a subscriber was sent, and why.
 type Sent struct {
-	Packets    uint64 `json:"packets"`
-	Octets     uint64 `json:"octets"`     // of payloads
-	InKernel   uint64 `json:"in_kernel"`  // packets that the kernel sent; user space sent the others
-	Resent     uint64 `json:"resent"`     // packets that the subscriber had missed
-	Filled     uint64 `json:"filled"`     // packets that were late or that the kernel declined, sent under the number that was free
+	Packets  uint64 `json:"packets"`
+	Octets   uint64 `json:"octets"`    // of payloads
+	InKernel uint64 `json:"in_kernel"` // packets that the kernel sent; user space sent the others
+	Resent   uint64 `json:"resent"`    // packets that the subscriber had missed
+	// packets that were late or that the kernel declined, sent under the number that was free
+	Filled     uint64 `json:"filled"`
 	Padded     uint64 `json:"padded"`     // free numbers taken by padding, since the subscriber doesn't want the packet
 	AskedFor   uint64 `json:"asked_for"`  // packets that were not there either, and that the publisher was asked for
 	Unanswered uint64 `json:"unanswered"` // packets that are not known any more
@@ -98,7 +99,10 @@ func (f *feed) waits(now time.Time) bool {
 
 // out says how a packet goes out under a number.
 func (f *feed) out(p *packet, number int64) copyTo {
-	return copyTo{ssrc: f.sub.ssrc, payloadType: f.sub.payloadType, sequence: uint16(number), timestamp: p.timestamp + f.row.timestamp}
+	return copyTo{
+		ssrc: f.sub.ssrc, payloadType: f.sub.payloadType, sequence: uint16(number),
+		timestamp: p.timestamp + f.row.timestamp,
+	}
 }
 
 // wants reports whether a packet is in the layers that the subscriber gets.

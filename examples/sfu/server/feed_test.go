@@ -53,9 +53,18 @@ func newDesk(t *testing.T, layer uint8, kernel receiver) *desk {
 	port := func(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 	s := &Server{}
 	d := &desk{T: t, got: conns[0], now: time.Now()}
-	d.pub = &Publisher{name: "cam", s: s, conn: conns[1], local: port(conns[1]), remote: port(conns[1]), ssrc: 7, live: true, clock: 90000, requests: map[uint16]time.Time{}}
-	u := &Subscriber{name: "u", s: s, conn: conns[2], local: port(conns[2]), remote: port(conns[0]), ssrc: 9, payloadType: 97}
-	d.feed = &feed{pub: d.pub, sub: u, kernel: kernel, begun: d.now, row: row{first: 100, timestamp: 50, layer: layer, before: layer}}
+	d.pub = &Publisher{
+		name: "cam", s: s, conn: conns[1], local: port(conns[1]), remote: port(conns[1]), ssrc: 7, live: true,
+		clock: 90000, requests: map[uint16]time.Time{},
+	}
+	u := &Subscriber{
+		name: "u", s: s, conn: conns[2], local: port(conns[2]), remote: port(conns[0]), ssrc: 9, payloadType: 97,
+	}
+	d.feed = &feed{
+		pub: d.pub, sub: u, kernel: kernel, begun: d.now, row: row{
+			first: 100, timestamp: 50, layer: layer, before: layer,
+		},
+	}
 	d.pub.feeds = []*feed{d.feed}
 	return d
 }
@@ -68,7 +77,9 @@ func (d *desk) come(sequence uint16, layer uint8, key bool) {
 		inter = 0
 	}
 	q := rtp.Packet{
-		Header:  rtp.Header{Version: 2, PayloadType: VP8, SequenceNumber: sequence, Timestamp: uint32(sequence) * 3000, SSRC: 7},
+		Header: rtp.Header{
+			Version: 2, PayloadType: VP8, SequenceNumber: sequence, Timestamp: uint32(sequence) * 3000, SSRC: 7,
+		},
 		Payload: []byte{0x90, 0x20, layer << 6, inter, 1, 2, 3},
 	}
 	data, err := q.Marshal()

@@ -46,10 +46,12 @@ func TestHoles(t *testing.T) {
 		{"all was left out", [][2]int{{10, 100}, {14, 101}}, []int64{11, 12, 13}, nil, 0},
 		{"one was lost", [][2]int{{10, 100}, {12, 102}}, nil, pairs{11: 101}, 1},
 		{"one was lost, the others left out", [][2]int{{10, 100}, {14, 102}}, []int64{11, 13}, pairs{12: 101}, 1},
-		{"two were lost on both sides of one that was left out", [][2]int{{10, 100}, {14, 103}}, []int64{12}, pairs{11: 101, 13: 102}, 1},
+		{"two were lost on both sides of one that was left out", [][2]int{{10, 100}, {14, 103}}, []int64{12},
+			pairs{11: 101, 13: 102}, 1},
 		{"what was left out isn't known yet", [][2]int{{10, 100}, {14, 102}}, []int64{11}, nil, 1},
 		{"more would have been left out than were", [][2]int{{10, 100}, {14, 103}}, []int64{11, 12}, nil, 1},
-		{"all is free, whatever would have been left out", [][2]int{{10, 100}, {13, 103}}, []int64{11, 12}, pairs{11: 101, 12: 102}, 1},
+		{"all is free, whatever would have been left out", [][2]int{{10, 100}, {13, 103}}, []int64{11, 12},
+			pairs{11: 101, 12: 102}, 1},
 		{"over the wrap", [][2]int{{10, 65535}, {13, 1}}, []int64{11}, pairs{12: 0}, 1},
 	} {
 		_, gaps := sentAll(c.sent...)

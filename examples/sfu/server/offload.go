@@ -61,7 +61,9 @@ func load(config Config) (*sfurelay.Relay, error) {
 			return nil, err
 		}
 	}
-	options := sfurelay.Options{Settings: sfurelay.Settings{Vp8: new(uint8(VP8)), Extension: &config.Extension}, Logger: config.Logger}
+	options := sfurelay.Options{
+		Settings: sfurelay.Settings{Vp8: new(uint8(VP8)), Extension: &config.Extension}, Logger: config.Logger,
+	}
 	if config.State != "" {
 		options.PinPath, options.Linger = config.Pins, Linger
 	}
@@ -179,7 +181,9 @@ func (o *offload) open(s stream, highest uint16) (fan, error) {
 	if err := k.begin(highest); err != nil {
 		return nil, err
 	}
-	group, err := o.relay.Subscribers.Open(o.ctx, sfurelay.SubscribersKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc})
+	group, err := o.relay.Subscribers.Open(o.ctx, sfurelay.SubscribersKey{
+		Publisher: s.publisher, Server: s.server, SSRC: s.ssrc,
+	})
 	if err != nil {
 		return nil, errors.Join(err, o.relay.Streams.Delete(k.row))
 	}

@@ -251,7 +251,9 @@ func (p *Publisher) ask(sequences []uint16, now time.Time) {
 	}
 	slices.Sort(fresh)
 	p.stats.AskedFor += uint64(len(fresh))
-	p.write(&rtcp.TransportLayerNack{SenderSSRC: p.s.ssrc, MediaSSRC: p.ssrc, Nacks: rtcp.NackPairsFromSequenceNumbers(slices.Compact(fresh))})
+	p.write(&rtcp.TransportLayerNack{
+		SenderSSRC: p.s.ssrc, MediaSSRC: p.ssrc, Nacks: rtcp.NackPairsFromSequenceNumbers(slices.Compact(fresh)),
+	})
 }
 
 // askKey asks the publisher for a key frame (RFC 4585 §6.3.1).
@@ -311,6 +313,7 @@ func (p *Publisher) Stats() PublisherStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	st := p.stats
-	st.Name, st.Address, st.Server, st.SSRC, st.Rates, st.Kernel = p.name, p.remote, p.local, p.ssrc, p.rates, p.fan != nil
+	st.Name, st.Address, st.Server, st.SSRC, st.Rates, st.Kernel = p.name, p.remote, p.local, p.ssrc, p.rates,
+		p.fan != nil
 	return st
 }

@@ -16,7 +16,8 @@ import (
 
 // Config is what a server needs to know. Addresses are needed.
 type Config struct {
-	Addresses  []netip.Addr // of this host, one of each family at most: where publishers send to, and subscribers get from
+	// of this host, one of each family at most: where publishers send to, and subscribers get from
+	Addresses  []netip.Addr
 	Interfaces []string     // where publishers' packets come in; nil: all Ethernet interfaces that are up
 	Extension  uint8        // the header extension that says a packet's layer (1 to 14); 0: none does
 	NoOffload  bool         // forward in user space only
@@ -179,7 +180,8 @@ func (s *Server) socket(v4 bool) (*net.UDPConn, netip.AddrPort, error) {
 }
 
 func validName(name string) bool {
-	return name != "" && len(name) <= 64 && strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
+	return name != "" && len(name) <= 64 && strings.Trim(name,
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.") == ""
 }
 
 // Publish is a request to publish a stream.

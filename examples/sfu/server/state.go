@@ -65,7 +65,8 @@ func (s *Server) save() error {
 			f.pub.mu.Unlock()
 		}
 		st.Subscribers = append(st.Subscribers, subscriberState{
-			u.name, u.local, u.remote, u.ssrc, u.payloadType, u.publisher, u.layer, u.bandwidth, next, c.timestamp, c.at.Round(0),
+			u.name, u.local, u.remote, u.ssrc, u.payloadType, u.publisher, u.layer, u.bandwidth, next, c.timestamp,
+			c.at.Round(0),
 		})
 	}
 	data, err := json.MarshalIndent(st, "", "\t")
@@ -124,7 +125,8 @@ func (s *Server) restore() error {
 	for _, v := range st.Subscribers {
 		u := &Subscriber{
 			name: v.Name, s: s, local: v.Server, remote: v.Remote, ssrc: v.SSRC, payloadType: v.PayloadType,
-			publisher: v.Publisher, layer: v.Layer, bandwidth: v.Bandwidth, next: v.Next, clock: clock{v.Timestamp, v.At},
+			publisher: v.Publisher, layer: v.Layer, bandwidth: v.Bandwidth, next: v.Next,
+			clock: clock{v.Timestamp, v.At},
 		}
 		u.stats.Bandwidth = v.Bandwidth
 		if u.conn, err = s.listen(v.Server); err != nil {
@@ -160,7 +162,10 @@ func (s *Server) resume(p *Publisher) {
 		}
 		delete(receivers, u.ssrc)
 		k.sub = u
-		f := &feed{pub: p, sub: u, begun: time.Now(), lost: s.offload.lost(), row: k.row(), kernel: k, events: k.sent().InKernel, resumed: true}
+		f := &feed{
+			pub: p, sub: u, begun: time.Now(), lost: s.offload.lost(), row: k.row(), kernel: k,
+			events: k.sent().InKernel, resumed: true,
+		}
 		s.offload.tag(k.v, f)
 		p.feeds = append(p.feeds, f)
 		u.feed = f

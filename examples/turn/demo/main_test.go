@@ -32,7 +32,9 @@ func TestReportOfASlowSender(t *testing.T) {
 		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, AtLeast: true},
 		turnlab.Forwarding: {Peak: 900_000, CPU: 500},
 	})
-	for _, want := range []string{"≥ 1,000,000", "≥ 5.0 times", " 900,000", "the sender, which has the other processor"} {
+	for _, want := range []string{
+		"≥ 1,000,000", "≥ 5.0 times", " 900,000", "the sender, which has the other processor",
+	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report doesn't say %q:\n%s", want, b.String())
 		}

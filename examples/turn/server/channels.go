@@ -40,7 +40,8 @@ type allocation struct {
 	channels map[uint16]io.Closer // nil where the channel is in user space
 }
 
-func newChannels(log *slog.Logger, open func(channel) (io.Closer, error), wire func(netip.AddrPort) netip.AddrPort) *channels {
+func newChannels(log *slog.Logger, open func(channel) (io.Closer, error),
+	wire func(netip.AddrPort) netip.AddrPort) *channels {
 	return &channels{log: log, open: open, wire: wire, allocations: map[party][]*allocation{}}
 }
 
@@ -48,7 +49,9 @@ func (c *channels) allocationCreated(client, server, listener, relayed netip.Add
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := party{client, listener}
-	c.allocations[p] = append(c.allocations[p], &allocation{server: server, relayed: relayed, channels: map[uint16]io.Closer{}})
+	c.allocations[p] = append(c.allocations[p], &allocation{
+		server: server, relayed: relayed, channels: map[uint16]io.Closer{},
+	})
 }
 
 // allocationDeleted says whether it was the client's last.
@@ -79,7 +82,9 @@ func (c *channels) channelCreated(client, listener, relayed, peer netip.AddrPort
 		return // the allocation ended before its channel was made
 	}
 	c.end(a, number)
-	session, err := c.open(channel{client: client, server: a.server, relayed: c.wire(relayed), peer: peer, number: number})
+	session, err := c.open(channel{
+		client: client, server: a.server, relayed: c.wire(relayed), peer: peer, number: number,
+	})
 	if err != nil {
 		c.log.Warn("channel stays in user space", "client", client, "number", number, "peer", peer, "error", err)
 	}

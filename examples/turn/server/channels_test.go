@@ -58,7 +58,9 @@ func TestChannelHasAddressesOfTheWire(t *testing.T) {
 	c, k := newTest()
 	c.allocationCreated(client, used, listener, relayed)
 	c.channelCreated(client, listener, relayed, peer, 0x4001)
-	want := channel{client: client, server: used, relayed: netip.AddrPortFrom(local, relayed.Port()), peer: peer, number: 0x4001}
+	want := channel{
+		client: client, server: used, relayed: netip.AddrPortFrom(local, relayed.Port()), peer: peer, number: 0x4001,
+	}
 	if len(k.open) != 1 || !k.open[want] {
 		t.Errorf("open: %v, want %v", k.open, want)
 	}
@@ -139,7 +141,8 @@ func TestAllowPeer(t *testing.T) {
 	}{
 		{"203.0.113.9", true}, {"2001:db8::9", true}, {"10.0.0.1", true},
 		{"127.0.0.1", false}, {"::1", false}, {"::ffff:127.0.0.1", false}, {"0.0.0.0", false}, {"::", false},
-		{"224.0.0.1", false}, {"ff02::1", false}, {"255.255.255.255", false}, {"169.254.1.1", false}, {"fe80::1", false},
+		{"224.0.0.1", false}, {"ff02::1", false}, {"255.255.255.255", false}, {"169.254.1.1", false},
+		{"fe80::1", false},
 	} {
 		if got := allowPeer(nil, net.IP(netip.MustParseAddr(c.peer).AsSlice())); got != c.ok {
 			t.Errorf("peer %s: %v, want %v", c.peer, got, c.ok)

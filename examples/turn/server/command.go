@@ -39,14 +39,16 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		fmt.Fprint(stderr, usage)
 		flags.PrintDefaults()
 	}
-	flags.Func("listen", "`address:port` to listen on; may be repeated; 0.0.0.0 and [::] take all of the host's (default 0.0.0.0:3478)", func(s string) error {
+	flags.Func("listen", "`address:port` to listen on; may be repeated; 0.0.0.0 and [::] take all of the host's "+
+		"(default 0.0.0.0:3478)", func(s string) error {
 		addr, err := netip.ParseAddrPort(s)
 		if err == nil {
 			o.config.Listen = append(o.config.Listen, addr)
 		}
 		return err
 	})
-	flags.Func("relay", "`address` for allocations, or LOCAL=PUBLIC behind a NAT; one of each family (default: the one that faces the internet)", func(s string) error {
+	flags.Func("relay", "`address` for allocations, or LOCAL=PUBLIC behind a NAT; one of each family (default: the "+
+		"one that faces the internet)", func(s string) error {
 		local, public, mapped := strings.Cut(s, "=")
 		addr := RelayAddr{}
 		var err error
@@ -67,14 +69,17 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		o.config.Users[name] = password
 		return nil
 	})
-	flags.Func("interfaces", "`devices` that packets come in through, separated by commas (default: all that are up)", func(s string) error {
-		o.config.Interfaces = strings.Split(s, ",")
-		return nil
-	})
+	flags.Func("interfaces", "`devices` that packets come in through, separated by commas (default: all that are up)",
+		func(s string) error {
+			o.config.Interfaces = strings.Split(s, ",")
+			return nil
+		})
 	flags.StringVar(&o.config.Realm, "realm", "fastrelay", "`realm` of the users")
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
-	flags.DurationVar(&o.config.ChannelLifetime, "channel-lifetime", 0, "`time` after which a channel ends unless refreshed (default 10m)")
-	flags.DurationVar(&o.config.AllocationLifetime, "allocation-lifetime", 0, "`time` that an allocation lasts unless the client asks for another (default 10m)")
+	flags.DurationVar(&o.config.ChannelLifetime, "channel-lifetime", 0,
+		"`time` after which a channel ends unless refreshed (default 10m)")
+	flags.DurationVar(&o.config.AllocationLifetime, "allocation-lifetime", 0,
+		"`time` that an allocation lasts unless the client asks for another (default 10m)")
 	flags.DurationVar(&o.stats, "stats", 0, "print counters every such `interval`; they are always printed on SIGUSR1")
 	flags.BoolVar(&o.json, "json", false, "print counters as JSON, one object a line")
 	if err := flags.Parse(args); err != nil {

@@ -160,7 +160,8 @@ func (s *Server) events() turn.EventHandler {
 				s.log.Error("allocation not followed", "client", client, "relayed", relayed, "error", err)
 				return
 			}
-			s.channels.allocationCreated(addrPort(client), sock.pin(addrPort(client)), addrPort(listener), addrPort(relayed))
+			s.channels.allocationCreated(addrPort(client), sock.pin(addrPort(client)), addrPort(listener),
+				addrPort(relayed))
 			s.log.Debug("allocation created", "client", client, "relayed", relayed, "user", user)
 		},
 		OnAllocationDeleted: func(client, listener net.Addr, _, user, _ string) {

@@ -167,9 +167,11 @@ func localAddr(oob []byte) netip.Addr {
 	}
 	for _, m := range messages {
 		switch {
-		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO &&
+			len(m.Data) >= unix.SizeofInet4Pktinfo:
 			return netip.AddrFrom4([4]byte(m.Data[4:8])) // the local address, behind the interface
-		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO &&
+			len(m.Data) >= unix.SizeofInet6Pktinfo:
 			return netip.AddrFrom16([16]byte(m.Data[:16])).Unmap()
 		}
 	}
@@ -197,7 +199,8 @@ func (g generator) AllocatePacketConn(want turn.AllocateListenerConfig) (net.Pac
 		if network(a.Local) != want.Network {
 			continue
 		}
-		conn, err := net.ListenUDP(want.Network, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Local, uint16(want.RequestedPort))))
+		conn, err := net.ListenUDP(want.Network,
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(a.Local, uint16(want.RequestedPort))))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -235,7 +238,8 @@ func outwardAddresses(listen []netip.AddrPort) ([]RelayAddr, error) {
 			}
 			conn, err := net.Dial(network(addr), net.JoinHostPort(target, strconv.Itoa(9)))
 			if err != nil {
-				return nil, fmt.Errorf("turn server: no address of this host faces the internet over %s; name one for allocations: %w", network(addr), err)
+				return nil, fmt.Errorf("turn server: no address of this host faces the internet over %s; name one "+
+					"for allocations: %w", network(addr), err)
 			}
 			addr = addrPort(conn.LocalAddr()).Addr()
 			conn.Close()

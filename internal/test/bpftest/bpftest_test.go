@@ -57,8 +57,8 @@ char _license[] SEC("license") = "GPL";
 	defer end()
 	const calls, repeat = 100, 1000
 	for range calls {
-		if verdict, err := Run(coll.Programs["count"], ebpf.RunOptions{Data: make([]byte, 64), Repeat: repeat}); err !=
-			nil || verdict != 7 {
+		if verdict, err := Run(coll.Programs["count"],
+			ebpf.RunOptions{Data: make([]byte, 64), Repeat: repeat}); err != nil || verdict != 7 {
 			t.Fatalf("%d, %v", verdict, err)
 		}
 	}
