@@ -28,7 +28,8 @@ func TestStructsInC(t *testing.T) {
 		header.Write(text)
 	}
 	for _, define := range []string{
-		"FR_REASONS 1", "FR_NEEDS_SLOTS 1", "FR_USAGES 1", "FR_NEEDS_SHARED 1", "FR_NEEDS_NAMED 1", "FR_NEEDS_RECEIVERS 1", "FR_NEEDS_CREDITS 1",
+		"FR_REASONS 1", "FR_NEEDS_SLOTS 1", "FR_USAGES 1", "FR_NEEDS_SHARED 1", "FR_NEEDS_NAMED 1",
+		"FR_NEEDS_RECEIVERS 1", "FR_NEEDS_CREDITS 1",
 		"FR_LEVELS 1", "FR_NEEDS_TRANSLATIONS 1", "FR_NEEDS_RING 4096", "FR_EVENTS 1",
 	} {
 		fmt.Fprintln(&source, "#define", define)
@@ -89,12 +90,13 @@ func full() *abi.Desc {
 	return &abi.Desc{
 		Name: "full", Kernel: [2]int{5, 10},
 		Tables: []abi.Table{
-			{Name: "flows", Kind: abi.TableHash, Size: 8, Key: id, KeySize: 4, ValueSize: 48, Session: "flow", Value: []abi.Member{
-				{Name: "to", Kind: abi.KindEndpoint, Size: abi.EndpointSize},
-				{Name: "hop_to", Kind: abi.KindHop, Size: abi.HopSize, Off: 20, Hidden: true, To: "to"},
-				{Name: abi.MemberSlot, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 40, Hidden: true},
-				{Name: abi.MemberGen, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44, Hidden: true},
-			}},
+			{Name: "flows", Kind: abi.TableHash, Size: 8, Key: id, KeySize: 4, ValueSize: 48, Session: "flow",
+				Value: []abi.Member{
+					{Name: "to", Kind: abi.KindEndpoint, Size: abi.EndpointSize},
+					{Name: "hop_to", Kind: abi.KindHop, Size: abi.HopSize, Off: 20, Hidden: true, To: "to"},
+					{Name: abi.MemberSlot, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 40, Hidden: true},
+					{Name: abi.MemberGen, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44, Hidden: true},
+				}},
 			{Name: "seen", Kind: abi.TableLRU, PerCPU: true, Size: 4, Key: id, KeySize: 4},
 		},
 		Sessions: []abi.Session{{
@@ -109,7 +111,9 @@ func full() *abi.Desc {
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "not pinned"}, {Name: "inactive", Kind: abi.ReasonPunted},
 		}}},
 		Counters: []string{"hits"}, Slots: 8, Usages: 1, Shared: 2, Levels: 2,
-		Groups:    []abi.Group{{Name: "all", Key: id, KeySize: 4, Receiver: id, ReceiverSize: 4, Max: 16, Rows: 32, Size: 2, Base: 1}},
+		Groups: []abi.Group{
+			{Name: "all", Key: id, KeySize: 4, Receiver: id, ReceiverSize: 4, Max: 16, Rows: 32, Size: 2, Base: 1},
+		},
 		Events:    []abi.Event{{Name: "sent", Fields: id, Size: 20, Required: true}},
 		Receivers: 33, Credits: 5, Translations: 64, Ring: 4096,
 	}
@@ -137,7 +141,8 @@ func TestLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
-		t.Errorf("the format of what is pinned is another one (raise abi.Version, then FASTRELAY_UPDATE=1); -%s +now:\n%s", file, diff)
+		t.Errorf("the format of what is pinned is another one (raise abi.Version, then FASTRELAY_UPDATE=1); -%s "+
+			"+now:\n%s", file, diff)
 	}
 	l, err := abi.ReadLayout(text)
 	if err != nil {
@@ -180,10 +185,14 @@ func TestMaps(t *testing.T) {
 		got = append(got, text)
 	}
 	want := []string{
-		"fr_lease: array, 1 of 4 -> 32, mapped", "fr_reasons: per-CPU array, 2 of 4 -> 16", "fr_slots: array, 8 of 4 -> 16, mapped",
-		"fr_usage: per-CPU array, 8 of 4 -> 24", "fr_shared: array, 2 of 4 -> 8, mapped", "fr_named: per-CPU array, 1 of 4 -> 8",
-		"fr_receivers: per-CPU array, 33 of 4 -> 32", "fr_credits: array, 5 of 4 -> 40, mapped", "fr_translate: hash, 64 of 16 -> 16",
-		"fr_events: ring buffer, 4096 of 0 -> 0", "fr_lost: array, 2 of 4 -> 8, mapped", "grp_all: hash of maps, 2 of 4 -> 4, lists of 68",
+		"fr_lease: array, 1 of 4 -> 32, mapped", "fr_reasons: per-CPU array, 2 of 4 -> 16",
+		"fr_slots: array, 8 of 4 -> 16, mapped",
+		"fr_usage: per-CPU array, 8 of 4 -> 24", "fr_shared: array, 2 of 4 -> 8, mapped",
+		"fr_named: per-CPU array, 1 of 4 -> 8",
+		"fr_receivers: per-CPU array, 33 of 4 -> 32", "fr_credits: array, 5 of 4 -> 40, mapped",
+		"fr_translate: hash, 64 of 16 -> 16",
+		"fr_events: ring buffer, 4096 of 0 -> 0", "fr_lost: array, 2 of 4 -> 8, mapped",
+		"grp_all: hash of maps, 2 of 4 -> 4, lists of 68",
 		"rcv_all: array, 48 of 4 -> 4", "tbl_flows: hash, 8 of 4 -> 48", "tbl_seen: per-CPU LRU hash, 4 of 4 -> 1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

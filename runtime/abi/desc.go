@@ -43,14 +43,17 @@ type Setting struct {
 
 // Member describes a member of a key or value.
 type Member struct {
-	Name   string `json:"name"`
-	Kind   Kind   `json:"kind"`
-	Bits   int    `json:"bits,omitempty"` // KindUint: width; KindCredit, KindBucket: how many of them
-	Size   int    `json:"size"`
-	Off    int    `json:"off"`
-	Hidden bool   `json:"hidden,omitempty"` // the runtime fills it in: "slot", "gen", "receiver" (KindUint of 4 bytes), hops
-	To     string `json:"to,omitempty"`     // KindHop: the member (of the same value) that has the address the hop leads to
-	From   string `json:"from,omitempty"`   // KindHop: the member that has the address packets come from; "": they have none of their own
+	Name string `json:"name"`
+	Kind Kind   `json:"kind"`
+	Bits int    `json:"bits,omitempty"` // KindUint: width; KindCredit, KindBucket: how many of them
+	Size int    `json:"size"`
+	Off  int    `json:"off"`
+	// the runtime fills it in: "slot", "gen", "receiver" (KindUint of 4 bytes), hops
+	Hidden bool `json:"hidden,omitempty"`
+	// KindHop: the member (of the same value) that has the address the hop leads to
+	To string `json:"to,omitempty"`
+	// KindHop: the member that has the address packets come from; "": they have none of their own
+	From string `json:"from,omitempty"`
 }
 
 // Find returns the member of a name that isn't hidden; nil: there is none.

@@ -136,11 +136,14 @@ type StructMember struct {
 // Structs are all structures that both sides know. Those of keys, values and records are a relay's own; see [Desc].
 func Structs() []Struct {
 	return []Struct{
-		{Name: "fr_endpoint", Size: EndpointSize, About: "an address and a port, at multiples of 2", Members: []StructMember{
-			{"addr", "u8[16]", 0, "network order; IPv4 is mapped into IPv6"}, {"port", "u16", EndpointPort, "host order"},
-		}},
+		{Name: "fr_endpoint", Size: EndpointSize, About: "an address and a port, at multiples of 2",
+			Members: []StructMember{
+				{"addr", "u8[16]", 0, "network order; IPv4 is mapped into IPv6"},
+				{"port", "u16", EndpointPort, "host order"},
+			}},
 		{Name: "fr_prefix", Size: PrefixSize, About: "the key of an LPM table", Members: []StructMember{
-			{"len", "u32", PrefixLen, "bits of the mapped address: an IPv4 /24 is 120"}, {"addr", "u8[16]", PrefixAddr, ""},
+			{"len", "u32", PrefixLen, "bits of the mapped address: an IPv4 /24 is 120"},
+			{"addr", "u8[16]", PrefixAddr, ""},
 		}},
 		{Name: "fr_hop", Size: HopSize, About: "how packets leave towards an address", Members: []StructMember{
 			{"ifindex", "u32", HopIfindex, ""},
@@ -149,48 +152,69 @@ func Structs() []Struct {
 			{"pad", "u8", 7, ""},
 			{"dst", "u8[6]", HopDst, "link-layer addresses, as they go into the frame"}, {"src", "u8[6]", HopSrc, ""},
 		}},
-		{Name: "fr_next_hop", Size: NextHopSize, About: "a hop, and the address of the router that it leads to", Members: []StructMember{
-			{"hop", "struct fr_hop", 0, ""}, {"addr", "u8[16]", NextHopAddr, ""},
-		}},
+		{Name: "fr_next_hop", Size: NextHopSize, About: "a hop, and the address of the router that it leads to",
+			Members: []StructMember{
+				{"hop", "struct fr_hop", 0, ""}, {"addr", "u8[16]", NextHopAddr, ""},
+			}},
 		{Name: "fr_lease", Size: LeaseSize, About: "`" + MapLease + "`", Members: []StructMember{
-			{"deadline", "u64", LeaseDeadline, "jiffies; user space writes it. A packet that comes at `bpf_jiffies64() >= deadline` is punted under `inactive`"},
+			{
+				"deadline", "u64", LeaseDeadline,
+				"jiffies; user space writes it. A packet that comes at `bpf_jiffies64() >= deadline` is punted under " +
+					"`inactive`",
+			},
 			{"now", "u64", LeaseNow, "jiffies; running `" + ClockProgram + "` (`BPF_PROG_TEST_RUN`) writes it"},
 			{"changes", "u64", LeaseChanges, "user space adds 1 before it replaces or deletes a row of a table"},
-			{"storing", "u64", LeaseStoring, "user space adds 1 before and after it writes an entry of an array; one such operation at a time"},
+			{
+				"storing", "u64", LeaseStoring, "user space adds 1 before and after it writes an entry of an array; " +
+					"one such operation at a time",
+			},
 		}},
 		{Name: "fr_reason", Size: ReasonSize, About: "an entry of `" + MapReasons + "`", Members: []StructMember{
 			{"packets", "u64", ReasonPackets, ""},
-			{"bytes", "u64", ReasonBytes, "of the frame as it came, `skb->len`; for a receiver in a fan-out without those after the IP datagram"},
+			{
+				"bytes", "u64", ReasonBytes,
+				"of the frame as it came, `skb->len`; for a receiver in a fan-out without those after the IP datagram",
+			},
 		}},
-		{Name: "fr_slot", Size: SlotSize, About: "an entry of `" + MapSlots + "`. A row of a session counts only where its `gen` is the slot's and `bpf_jiffies64() < deadline`",
+		{Name: "fr_slot", Size: SlotSize, About: "an entry of `" + MapSlots + "`. A row of a session counts only " +
+			"where its `gen` is the slot's and `bpf_jiffies64() < deadline`",
 			Members: []StructMember{
 				{"deadline", "u64", SlotDeadline, "jiffies"}, {"gen", "u32", SlotGen, "0: the slot is free"},
 				{"pad", "u32", SlotLast, "the last generation that the slot had; user space's alone"},
 			}},
 		{Name: "fr_usage", Size: UsageSize(1), About: "an entry of `" + MapUsage + "`", Members: []StructMember{
-			{"last", "u64", UsageLast, "jiffies of the last packet"}, {"rows", "struct fr_reason[]", UsageRows, "one for each row of the session, in order"},
+			{"last", "u64", UsageLast, "jiffies of the last packet"},
+			{"rows", "struct fr_reason[]", UsageRows, "one for each row of the session, in order"},
 		}},
 		{Name: "fr_receiver", Size: ReceiverSize, About: "an entry of `" + MapReceivers + "`", Members: []StructMember{
-			{"packets", "u64", ReceiverPackets, "copies sent"}, {"bytes", "u64", ReceiverBytes, "their bytes (`skb->len`)"},
+			{"packets", "u64", ReceiverPackets, "copies sent"},
+			{"bytes", "u64", ReceiverBytes, "their bytes (`skb->len`)"},
 			{"declined", "u64", ReceiverDeclined, "packets without a copy"},
 			{"failed", "u64", ReceiverFailed, "those among them whose clone the kernel refused"},
 		}},
 		{Name: "fr_credit", Size: CreditSize(1), About: "an entry of `" + MapCredits + "`", Members: []StructMember{
 			{"limit", "u64", CreditLimit, "of a credit that refills: the rate in units a second"},
-			{"spent", "u64", CreditSpent, "of a credit that refills: the time in nanoseconds (`CLOCK_MONOTONIC`) up to which it is spent"},
+			{
+				"spent", "u64", CreditSpent, "of a credit that refills: the time in nanoseconds (`CLOCK_MONOTONIC`) " +
+					"up to which it is spent",
+			},
 			{"burst", "u64", CreditBurst, "of a credit that refills alone"},
 			{"refused", "u64[]", CreditRefused, "packets, for each level of priority; at least 1 level"},
 		}},
-		{Name: "fr_translation_key", Size: TranslationKeySize, About: "a key of `" + MapTranslate + "`", Members: []StructMember{
-			{"key", "u64", TranslationKeyNumber, ""}, {"space", "u32", TranslationKeySpace, "the namespace"}, {"pad", "u32", 12, ""},
-		}},
-		{Name: "fr_translation", Size: TranslationSize, About: "a value of `" + MapTranslate + "`", Members: []StructMember{
-			{"value", "u64", TranslationValue, ""}, {"done", "u64", TranslationDone, "0: the value is being made"},
-		}},
-		{Name: "fr_event", Size: EventHeader, About: "the header of a record; its fields follow, laid out like a row", Members: []StructMember{
-			{"time", "u64", EventTime, "the monotonic clock in nanoseconds when the packet was sent"},
-			{"receiver", "u32", EventReceiver, "the identity of the receiver; 0: none"},
-			{"id", "u16", EventID, "of the event, from 1 on"}, {"size", "u16", EventSize, "of the record"},
-		}},
+		{Name: "fr_translation_key", Size: TranslationKeySize, About: "a key of `" + MapTranslate + "`",
+			Members: []StructMember{
+				{"key", "u64", TranslationKeyNumber, ""}, {"space", "u32", TranslationKeySpace, "the namespace"},
+				{"pad", "u32", 12, ""},
+			}},
+		{Name: "fr_translation", Size: TranslationSize, About: "a value of `" + MapTranslate + "`",
+			Members: []StructMember{
+				{"value", "u64", TranslationValue, ""}, {"done", "u64", TranslationDone, "0: the value is being made"},
+			}},
+		{Name: "fr_event", Size: EventHeader, About: "the header of a record; its fields follow, laid out like a row",
+			Members: []StructMember{
+				{"time", "u64", EventTime, "the monotonic clock in nanoseconds when the packet was sent"},
+				{"receiver", "u32", EventReceiver, "the identity of the receiver; 0: none"},
+				{"id", "u16", EventID, "of the event, from 1 on"}, {"size", "u16", EventSize, "of the record"},
+			}},
 	}
 }

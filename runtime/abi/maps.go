@@ -42,8 +42,10 @@ const (
 
 var mapTypes = map[MapType][2]string{
 	Hash: {"hash", "HASH"}, Array: {"array", "ARRAY"}, PerCPUHash: {"per-CPU hash", "PERCPU_HASH"},
-	PerCPUArray: {"per-CPU array", "PERCPU_ARRAY"}, LRUHash: {"LRU hash", "LRU_HASH"}, LRUPerCPUHash: {"per-CPU LRU hash", "LRU_PERCPU_HASH"},
-	LPMTrie: {"LPM trie", "LPM_TRIE"}, HashOfMaps: {"hash of maps", "HASH_OF_MAPS"}, RingBuf: {"ring buffer", "RINGBUF"},
+	PerCPUArray: {"per-CPU array", "PERCPU_ARRAY"}, LRUHash: {"LRU hash", "LRU_HASH"},
+	LRUPerCPUHash: {"per-CPU LRU hash", "LRU_PERCPU_HASH"},
+	LPMTrie:       {"LPM trie", "LPM_TRIE"}, HashOfMaps: {"hash of maps", "HASH_OF_MAPS"},
+	RingBuf: {"ring buffer", "RINGBUF"},
 }
 
 // String names the type.
@@ -112,26 +114,40 @@ func MapInfos() []MapInfo { return append([]MapInfo(nil), infos...) }
 var infos = []MapInfo{
 	{Name: MapLease, Type: Array, Mmap: true, Pinned: true, Entries: "1", Value: "`struct fr_lease`",
 		of: func(d *Desc) (int, int, int) { return 1, index, LeaseSize }},
-	{Name: MapReasons, Type: PerCPUArray, Pinned: true, Entries: "all reasons of all programs", Value: "`struct fr_reason`",
-		of: func(d *Desc) (int, int, int) { return d.Reasons(), index, ReasonSize }},
-	{Name: MapSlots, Type: Array, Mmap: true, Pinned: true, Entries: "`Slots`", Value: "`struct fr_slot`", When: "sessions",
-		of: func(d *Desc) (int, int, int) { return d.Slots, index, SlotSize }},
-	{Name: MapUsage, Type: PerCPUArray, Pinned: true, Entries: "`Slots`", Value: "`struct fr_usage`, with `Usages` rows", When: "sessions",
+	{Name: MapReasons, Type: PerCPUArray, Pinned: true, Entries: "all reasons of all programs",
+		Value: "`struct fr_reason`",
+		of:    func(d *Desc) (int, int, int) { return d.Reasons(), index, ReasonSize }},
+	{Name: MapSlots, Type: Array, Mmap: true, Pinned: true, Entries: "`Slots`", Value: "`struct fr_slot`",
+		When: "sessions",
+		of:   func(d *Desc) (int, int, int) { return d.Slots, index, SlotSize }},
+	{Name: MapUsage, Type: PerCPUArray, Pinned: true, Entries: "`Slots`",
+		Value: "`struct fr_usage`, with `Usages` rows", When: "sessions",
 		of: func(d *Desc) (int, int, int) { return d.Slots, index, UsageSize(d.Usages) }},
-	{Name: MapShared, Type: Array, Mmap: true, Pinned: true, Entries: "`Shared`", Value: "`u64`; entry 0 is never used, so that index 0 means none",
-		When: "counters in tables", of: func(d *Desc) (int, int, int) { return d.Shared, index, 8 }},
-	{Name: MapNamed, Type: PerCPUArray, Pinned: true, Entries: "named counters", Value: "`u64`", When: "`{count: \"name\"}`",
-		of: func(d *Desc) (int, int, int) { return len(d.Counters), index, 8 }},
-	{Name: MapReceivers, Type: PerCPUArray, Pinned: true, Entries: "`Receivers`", Value: "`struct fr_receiver`, by identity; entry 0 is never used",
-		When: "groups", of: func(d *Desc) (int, int, int) { return d.Receivers, index, ReceiverSize }},
-	{Name: MapCredits, Type: Array, Mmap: true, Pinned: true, Entries: "`Credits`", Value: "`struct fr_credit`; entry 0 is never used",
-		When: "credits or buckets", of: func(d *Desc) (int, int, int) { return d.Credits, index, CreditSize(d.Levels) }},
-	{Name: MapTranslate, Type: Hash, Pinned: true, Entries: "`Translations`", Value: "key `struct fr_translation_key`, value `struct fr_translation`",
-		When: "translations", of: func(d *Desc) (int, int, int) { return d.Translations, TranslationKeySize, TranslationSize }},
-	{Name: MapEvents, Type: RingBuf, Pinned: true, Entries: "`Ring` bytes, or a page if that is more", Value: "records: `struct fr_event` and fields", When: "events",
+	{Name: MapShared, Type: Array, Mmap: true, Pinned: true, Entries: "`Shared`",
+		Value: "`u64`; entry 0 is never used, so that index 0 means none",
+		When:  "counters in tables", of: func(d *Desc) (int, int, int) { return d.Shared, index, 8 }},
+	{Name: MapNamed, Type: PerCPUArray, Pinned: true, Entries: "named counters", Value: "`u64`",
+		When: "`{count: \"name\"}`",
+		of:   func(d *Desc) (int, int, int) { return len(d.Counters), index, 8 }},
+	{Name: MapReceivers, Type: PerCPUArray, Pinned: true, Entries: "`Receivers`",
+		Value: "`struct fr_receiver`, by identity; entry 0 is never used",
+		When:  "groups", of: func(d *Desc) (int, int, int) { return d.Receivers, index, ReceiverSize }},
+	{Name: MapCredits, Type: Array, Mmap: true, Pinned: true, Entries: "`Credits`",
+		Value: "`struct fr_credit`; entry 0 is never used",
+		When:  "credits or buckets", of: func(d *Desc) (int, int, int) {
+			return d.Credits, index, CreditSize(d.Levels)
+		}},
+	{Name: MapTranslate, Type: Hash, Pinned: true, Entries: "`Translations`",
+		Value: "key `struct fr_translation_key`, value `struct fr_translation`",
+		When:  "translations", of: func(d *Desc) (int, int, int) {
+			return d.Translations, TranslationKeySize, TranslationSize
+		}},
+	{Name: MapEvents, Type: RingBuf, Pinned: true, Entries: "`Ring` bytes, or a page if that is more",
+		Value: "records: `struct fr_event` and fields", When: "events",
 		of: func(d *Desc) (int, int, int) { return d.Ring, 0, 0 }},
 	{Name: MapLost, Type: Array, Mmap: true, Pinned: true, Entries: "events + 1",
-		Value: "`u64` records lost because the ring was full, by ID. Entry 0 is the reader's: while it is not 0, the kernel doesn't wake it", When: "events",
+		Value: "`u64` records lost because the ring was full, by ID. Entry 0 is the reader's: while it is not 0, the " +
+			"kernel doesn't wake it", When: "events",
 		of: func(d *Desc) (int, int, int) {
 			if d.Ring == 0 {
 				return 0, 0, 0
@@ -139,14 +155,21 @@ var infos = []MapInfo{
 			return len(d.Events) + 1, index, 8
 		}},
 	{Name: GroupPrefix, PerName: true, Type: HashOfMaps, Pinned: true, Entries: "`Size`",
-		Value: "key: the group's; inner map: array of one `struct { u32 count; u32 rows[Max]; }`, rows of `rcv_G` in the order of sending", When: "groups"},
-	{Name: RowsPrefix, PerName: true, Type: Array, Pinned: true, Entries: "`Rows + Max`", Value: "a receiver's row", When: "groups"},
-	{Name: TablePrefix, PerName: true, Pinned: true, Entries: "`Size`", Value: "key and value: the table's", When: "tables"},
-	{Name: MapScratch, Type: PerCPUArray, Entries: "1", Value: "16,384 bytes to move a payload", When: "programs that resize packets"},
-	{Name: MapFront, Type: PerCPUArray, Entries: "1", Value: "the first bytes of the packet that is being copied", When: "fan-outs"},
-	{Name: MapRows, Type: PerCPUArray, Entries: "1", Value: "copies of the rows that a program has found", When: "programs that look rows up"},
-	{Name: MapLearned, Type: Array, Entries: "tables that programs write to and read", Value: "`u64` rows that they have begun to write",
-		When: "such tables"},
+		Value: "key: the group's; inner map: array of one `struct { u32 count; u32 rows[Max]; }`, rows of `rcv_G` in " +
+			"the order of sending", When: "groups"},
+	{Name: RowsPrefix, PerName: true, Type: Array, Pinned: true, Entries: "`Rows + Max`", Value: "a receiver's row",
+		When: "groups"},
+	{Name: TablePrefix, PerName: true, Pinned: true, Entries: "`Size`", Value: "key and value: the table's",
+		When: "tables"},
+	{Name: MapScratch, Type: PerCPUArray, Entries: "1", Value: "16,384 bytes to move a payload",
+		When: "programs that resize packets"},
+	{Name: MapFront, Type: PerCPUArray, Entries: "1", Value: "the first bytes of the packet that is being copied",
+		When: "fan-outs"},
+	{Name: MapRows, Type: PerCPUArray, Entries: "1", Value: "copies of the rows that a program has found",
+		When: "programs that look rows up"},
+	{Name: MapLearned, Type: Array, Entries: "tables that programs write to and read",
+		Value: "`u64` rows that they have begun to write",
+		When:  "such tables"},
 }
 
 // Maps returns the maps that the object of a relay must have, in the order of [MapInfos]. What programs need for
@@ -189,7 +212,8 @@ func (d *Desc) Maps() []Map {
 // Pinned reports whether a map of that name outlives the process.
 func Pinned(name string) bool {
 	for _, info := range infos {
-		if info.PerName && len(name) > len(info.Name) && name[:len(info.Name)] == info.Name || !info.PerName && name == info.Name {
+		if info.PerName && len(name) > len(info.Name) && name[:len(info.Name)] == info.Name || !info.PerName &&
+			name == info.Name {
 			return info.Pinned
 		}
 	}

@@ -5,12 +5,14 @@
 //
 // The series, all of them read from the kernel when they are asked for:
 //
-//	fastrelay_packets_total{relay,program,reason,kind}  packets by reason; kind: sent, pass, drop, up, fault, copy, declined
+//	fastrelay_packets_total{relay,program,reason,kind}  packets by reason; kind: sent, pass, drop,
+//	                                                    up, fault, copy, declined
 //	fastrelay_bytes_total{relay,program,reason,kind}    bytes of their frames as they came
 //	fastrelay_counter_total{relay,name}                 named counters of the spec
 //	fastrelay_sessions{relay,kind}                      open sessions
 //	fastrelay_sessions_limit{relay,kind}                how many may be open at once
-//	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is attached to; 0 while that interface is gone
+//	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is
+//	                                                    attached to; 0 while that interface is gone
 //	fastrelay_path_mtu_errors_total{relay,result}       ICMP errors about a path's MTU; result: taken, ignored
 //	fastrelay_path_mtu_receives{relay}                  1 where the relay receives these errors, 0 without CAP_NET_RAW
 //	fastrelay_path_mtus_kept{relay}                     MTUs of paths that the relay keeps, since the kernel doesn't
@@ -28,7 +30,8 @@
 //	fastrelay_receiver_bytes_total{relay,group,key,receiver}      bytes of their frames
 //	fastrelay_receiver_declined_total{relay,group,key,receiver}   packets of which it got no copy
 //	fastrelay_receiver_failed_total{relay,group,key,receiver}     those among them that the kernel refused
-//	fastrelay_receiver_refused_total{relay,group,key,receiver,credit,level}  those that a credit refused, by level of priority
+//	fastrelay_receiver_refused_total{relay,group,key,receiver,credit,level}
+//	                                                              those that a credit refused, by level of priority
 package metrics
 
 import (
@@ -96,7 +99,9 @@ func newMetrics() *metrics {
 		volume:   &family{name: "fastrelay_bytes_total", typ: "counter", help: "Bytes of the frames as they came."},
 		named:    &family{name: "fastrelay_counter_total", typ: "counter", help: "Named counters of the spec."},
 		sessions: &family{name: "fastrelay_sessions", typ: "gauge", help: "Open sessions."},
-		limits:   &family{name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once."},
+		limits: &family{
+			name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once.",
+		},
 		attached: &family{name: "fastrelay_attached", typ: "gauge",
 			help: "1 for each interface that a program is attached to, 0 while that interface is gone."},
 		paths:  newPathFamilies(),
@@ -105,7 +110,8 @@ func newMetrics() *metrics {
 }
 
 func (m *metrics) families() []*family {
-	return slices.Concat([]*family{m.packets, m.volume, m.named, m.sessions, m.limits, m.attached}, m.paths.all(), m.groups.all())
+	return slices.Concat([]*family{m.packets, m.volume, m.named, m.sessions, m.limits, m.attached}, m.paths.all(),
+		m.groups.all())
 }
 
 func (m *metrics) add(r *runtime.Relay) error {
@@ -121,7 +127,9 @@ func (m *metrics) add(r *runtime.Relay) error {
 		}
 		for i, n := range counts {
 			reason := p.Desc().Reasons[i]
-			labels := []string{"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind.String()}
+			labels := []string{
+				"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind.String(),
+			}
 			m.packets.add(n.Packets, labels...)
 			m.volume.add(n.Bytes, labels...)
 		}
@@ -152,9 +160,13 @@ type pathFamilies struct{ errors, receives, kept *family }
 
 func newPathFamilies() *pathFamilies {
 	return &pathFamilies{
-		errors:   &family{name: "fastrelay_path_mtu_errors_total", typ: "counter", help: "ICMP errors about a path's MTU."},
-		receives: &family{name: "fastrelay_path_mtu_receives", typ: "gauge", help: "1 where the relay receives ICMP errors."},
-		kept:     &family{name: "fastrelay_path_mtus_kept", typ: "gauge", help: "MTUs of paths that the relay keeps."},
+		errors: &family{
+			name: "fastrelay_path_mtu_errors_total", typ: "counter", help: "ICMP errors about a path's MTU.",
+		},
+		receives: &family{
+			name: "fastrelay_path_mtu_receives", typ: "gauge", help: "1 where the relay receives ICMP errors.",
+		},
+		kept: &family{name: "fastrelay_path_mtus_kept", typ: "gauge", help: "MTUs of paths that the relay keeps."},
 	}
 }
 
@@ -185,23 +197,47 @@ type groupFamilies struct {
 
 func newGroupFamilies() *groupFamilies {
 	return &groupFamilies{
-		groups:         &family{name: "fastrelay_groups", typ: "gauge", help: "Open groups."},
-		groupsLimit:    &family{name: "fastrelay_groups_limit", typ: "gauge", help: "How many groups may be open at once."},
-		receivers:      &family{name: "fastrelay_receivers", typ: "gauge", help: "Receivers in all groups of the kind."},
-		receiversLimit: &family{name: "fastrelay_receivers_limit", typ: "gauge", help: "How many receivers there may be."},
-		lost:           &family{name: "fastrelay_events_lost_total", typ: "counter", help: "Records lost because the ring was full."},
-		waiting:        &family{name: "fastrelay_events_waiting_bytes", typ: "gauge", help: "Bytes of records that nobody has read yet."},
-		ring:           &family{name: "fastrelay_events_ring_bytes", typ: "gauge", help: "Bytes of records that the ring holds."},
-		packets:        &family{name: "fastrelay_receiver_packets_total", typ: "counter", help: "Copies sent to the receiver."},
-		volume:         &family{name: "fastrelay_receiver_bytes_total", typ: "counter", help: "Bytes of the copies' frames."},
-		declined:       &family{name: "fastrelay_receiver_declined_total", typ: "counter", help: "Packets of which the receiver got no copy."},
-		failed:         &family{name: "fastrelay_receiver_failed_total", typ: "counter", help: "Copies that the kernel refused."},
-		refused:        &family{name: "fastrelay_receiver_refused_total", typ: "counter", help: "Packets that a credit refused."},
+		groups: &family{name: "fastrelay_groups", typ: "gauge", help: "Open groups."},
+		groupsLimit: &family{
+			name: "fastrelay_groups_limit", typ: "gauge", help: "How many groups may be open at once.",
+		},
+		receivers: &family{
+			name: "fastrelay_receivers", typ: "gauge", help: "Receivers in all groups of the kind.",
+		},
+		receiversLimit: &family{
+			name: "fastrelay_receivers_limit", typ: "gauge", help: "How many receivers there may be.",
+		},
+		lost: &family{
+			name: "fastrelay_events_lost_total", typ: "counter", help: "Records lost because the ring was full.",
+		},
+		waiting: &family{
+			name: "fastrelay_events_waiting_bytes", typ: "gauge", help: "Bytes of records that nobody has read yet.",
+		},
+		ring: &family{
+			name: "fastrelay_events_ring_bytes", typ: "gauge", help: "Bytes of records that the ring holds.",
+		},
+		packets: &family{
+			name: "fastrelay_receiver_packets_total", typ: "counter", help: "Copies sent to the receiver.",
+		},
+		volume: &family{name: "fastrelay_receiver_bytes_total", typ: "counter", help: "Bytes of the copies' frames."},
+		declined: &family{
+			name: "fastrelay_receiver_declined_total", typ: "counter",
+			help: "Packets of which the receiver got no copy.",
+		},
+		failed: &family{
+			name: "fastrelay_receiver_failed_total", typ: "counter", help: "Copies that the kernel refused.",
+		},
+		refused: &family{
+			name: "fastrelay_receiver_refused_total", typ: "counter", help: "Packets that a credit refused.",
+		},
 	}
 }
 
 func (f *groupFamilies) all() []*family {
-	return []*family{f.groups, f.groupsLimit, f.receivers, f.receiversLimit, f.lost, f.waiting, f.ring, f.packets, f.volume, f.declined, f.failed, f.refused}
+	return []*family{
+		f.groups, f.groupsLimit, f.receivers, f.receiversLimit, f.lost, f.waiting, f.ring, f.packets, f.volume,
+		f.declined, f.failed, f.refused,
+	}
 }
 
 func (f *groupFamilies) add(r *runtime.Relay) error {

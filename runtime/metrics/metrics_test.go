@@ -61,11 +61,15 @@ char _license[] SEC("license") = "GPL";
 func TestHandler(t *testing.T) {
 	needs.Root(t)
 	desc := &abi.Desc{
-		Name:     `odd "name\`,
-		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}}},
+		Name: `odd "name\`,
+		Programs: []abi.Program{
+			{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}},
+		},
 		Counters: []string{"hits"},
 	}
-	r, err := runtime.Load(desc, object(t), runtime.Options{Routes: func(from, to netip.Addr) runtime.Hop { return runtime.Hop{} }})
+	r, err := runtime.Load(desc, object(t), runtime.Options{
+		Routes: func(from, to netip.Addr) runtime.Hop { return runtime.Hop{} },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,14 +112,20 @@ func TestReceivers(t *testing.T) {
 	desc := &abi.Desc{
 		Name: "fan",
 		Groups: []abi.Group{{
-			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []abi.Member{{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4}}, KeySize: 4,
-			Receiver: []abi.Member{local, remote, {Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
-				{Name: "credit", Kind: abi.KindCredit, Bits: 2, Size: 4, Off: 64}, {Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true}},
+			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1,
+			Key: []abi.Member{{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4}}, KeySize: 4,
+			Receiver: []abi.Member{local, remote,
+				{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
+				{Name: "credit", Kind: abi.KindCredit, Bits: 2, Size: 4, Off: 64},
+				{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true}},
 			ReceiverSize: 80,
 		}},
-		Events:   []abi.Event{{Name: "sent", Size: 40}, {Name: "made", Size: 16}},
-		Programs: []abi.Program{{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed}, {Name: "none", Kind: abi.ReasonPunted}, {Name: "full", Kind: abi.ReasonPunted}}}},
-		Levels:   2, Receivers: 129, Credits: 397, Ring: 65536,
+		Events: []abi.Event{{Name: "sent", Size: 40}, {Name: "made", Size: 16}},
+		Programs: []abi.Program{
+			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed},
+				{Name: "none", Kind: abi.ReasonPunted}, {Name: "full", Kind: abi.ReasonPunted}}},
+		},
+		Levels: 2, Receivers: 129, Credits: 397, Ring: 65536,
 	}
 	object, err := bpftest.Compile("../testdata/fan.bpf.c")
 	if err != nil {
@@ -140,7 +150,8 @@ func TestReceivers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := r.Program("fan").Kernel().Test(append(make([]byte, 14), append([]byte{7}, make([]byte, 45)...)...)); err != nil {
+	if _, _, err := r.Program("fan").Kernel().
+		Test(append(make([]byte, 14), append([]byte{7}, make([]byte, 45)...)...)); err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
@@ -150,7 +161,8 @@ func TestReceivers(t *testing.T) {
 	for _, want := range []string{
 		`fastrelay_groups{relay="fan",group="subs"} 1`, `fastrelay_groups_limit{relay="fan",group="subs"} 4`,
 		`fastrelay_receivers{relay="fan",group="subs"} 2`, `fastrelay_receivers_limit{relay="fan",group="subs"} 128`,
-		`fastrelay_events_lost_total{relay="fan",event="made"} 0`, `fastrelay_events_waiting_bytes{relay="fan"} 48`, `fastrelay_events_ring_bytes{relay="fan"} 65536`,
+		`fastrelay_events_lost_total{relay="fan",event="made"} 0`, `fastrelay_events_waiting_bytes{relay="fan"} 48`,
+		`fastrelay_events_ring_bytes{relay="fan"} 65536`,
 		`fastrelay_receiver_packets_total{relay="fan",group="subs",key="id=0x7",receiver="1"} 1`,
 		`fastrelay_receiver_bytes_total{relay="fan",group="subs",key="id=0x7",receiver="1"} 60`,
 		`fastrelay_receiver_declined_total{relay="fan",group="subs",key="id=0x7",receiver="2"} 1`,
@@ -178,8 +190,10 @@ func TestLostInterface(t *testing.T) {
 	}
 	add()
 	desc := &abi.Desc{
-		Name:     "relay",
-		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}}},
+		Name: "relay",
+		Programs: []abi.Program{
+			{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}},
+		},
 		Counters: []string{"hits"},
 	}
 	var r *runtime.Relay
