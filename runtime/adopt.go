@@ -4,17 +4,16 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
 )
 
 // adopt takes over what a process before this one has pinned. It may have died at any moment, so nothing is taken for
@@ -55,7 +54,7 @@ func (r *Relay) adopt() error {
 			}
 		}
 	}
-	if err := r.pins.renew(r.desc, r.coll.Maps); err != nil {
+	if err := r.pins.Renew(r.desc, r.coll.Maps); err != nil {
 		return err
 	}
 	if err := r.adoptLinks(); err != nil {
@@ -64,7 +63,7 @@ func (r *Relay) adopt() error {
 	if err := r.inNamespace(r.adoptFilters); err != nil {
 		return err
 	}
-	return r.pins.settle(r.desc, r.coll.Maps)
+	return r.pins.Settle(r.desc, r.coll.Maps)
 }
 
 // adoptSessions rebuilds the sessions from their rows.
@@ -243,21 +242,13 @@ func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 
 // adoptLinks replaces the programs of the pinned TCX links, and removes those that are of no use any more.
 func (r *Relay) adoptLinks() error {
-	entries, err := os.ReadDir(r.pins.live(""))
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), linkPrefix) {
-			continue
-		}
-		l, err := link.LoadPinnedLink(r.pins.live(e.Name()), nil)
+	for l, err := range r.pins.Links() {
 		if err != nil {
 			return err
 		}
-		a, p := r.adoptable(l, e.Name())
+		a, p := r.adoptable(l)
 		if a == nil {
-			if err := errors.Join(os.Remove(r.pins.live(e.Name())), l.Close()); err != nil {
+			if err := l.Drop(); err != nil {
 				return err
 			}
 			continue
@@ -272,9 +263,8 @@ func (r *Relay) adoptLinks() error {
 }
 
 // adoptable says what a pinned link attaches; nil where its interface or its program is gone.
-func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
-	name = strings.TrimPrefix(name, linkPrefix)
-	p := r.Program(name[:max(0, strings.LastIndexByte(name, '_'))])
+func (r *Relay) adoptable(l *pins.Link) (*attachment, *Program) {
+	p := r.Program(l.Program)
 	info, err := l.Info()
 	if p == nil || err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
 		return nil, nil
@@ -283,7 +273,7 @@ func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
 	if egress != (ebpf.AttachType(info.TCX().AttachType) == ebpf.AttachTCXEgress) {
 		return nil, nil
 	}
-	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, mode: AttachTCX, link: l}
+	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, mode: AttachTCX, link: l.Link}
 	err = r.inNamespace(func() error {
 		l, err := netlink.LinkByIndex(a.index)
 		if err == nil {
@@ -338,7 +328,9 @@ func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) e
 	if err := netlink.FilterReplace(f); err != nil {
 		return err
 	}
-	r.attachments = append(r.attachments, &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, mode: AttachClsact, filter: f})
+	r.attachments = append(r.attachments, &attachment{
+		program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, mode: AttachClsact, filter: f,
+	})
 	return nil
 }
 

@@ -177,7 +177,7 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 	}
 	a.link, a.mode = l, AttachTCX
 	if r.pins != nil {
-		if err := r.pins.addLink(a); err != nil {
+		if err := r.pins.AddLink(a.program, a.index, a.link); err != nil {
 			a.link = nil
 			l.Close()
 			return err
@@ -346,7 +346,7 @@ func (r *Relay) detachOne(a *attachment) error {
 	}
 	if a.link != nil {
 		if r.pins != nil {
-			if err := r.pins.dropLink(a); err != nil {
+			if err := r.pins.DropLink(a.program, a.index); err != nil {
 				return err
 			}
 		}

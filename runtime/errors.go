@@ -3,6 +3,8 @@ package runtime
 import (
 	"errors"
 	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
 )
 
 // Errors that callers tell apart with errors.Is.
@@ -22,7 +24,7 @@ var (
 	// ErrContended is returned where a credit or a translation changed at every attempt; nothing was spent or stored.
 	ErrContended = errors.New("too much contention")
 	// ErrLocked is returned by [Load] where another process holds the pins.
-	ErrLocked = errors.New("in use by another process")
+	ErrLocked = pins.ErrLocked
 )
 
 // FullError says which table, kind of session or counter array has no room left.
@@ -67,10 +69,7 @@ type LayoutError struct {
 	Want  string
 }
 
-func (e *LayoutError) Error() string {
-	return fmt.Sprintf("can't adopt the relay pinned at %s: %s is laid out otherwise (found %s, want %s); close the old relay, or pin the new one elsewhere",
-		e.Path, e.What, e.Found, e.Want)
-}
+func (e *LayoutError) Error() string { return (*pins.LayoutError)(e).Error() }
 
 // FolderError says why a relay can't be pinned in a folder: others than root and the caller could change what is
 // adopted from there.
@@ -80,9 +79,7 @@ type FolderError struct {
 	Fix   string // what to do
 }
 
-func (e *FolderError) Error() string {
-	return fmt.Sprintf("nothing is pinned at or adopted from %s: %s; %s", e.Path, e.Cause, e.Fix)
-}
+func (e *FolderError) Error() string { return (*pins.FolderError)(e).Error() }
 
 // ObjectError says that an object can't be the one that the description was made for.
 type ObjectError struct {

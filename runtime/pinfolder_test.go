@@ -5,13 +5,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const nobody = 65534
@@ -170,37 +167,4 @@ func TestNobodyRenamesLive(t *testing.T) {
 	if next.OpenSessions("flow") != 1 {
 		t.Error("the session is gone")
 	}
-}
-
-// A lock that somebody holds is waited for a moment, not for ever, and the error says who holds it.
-func TestHeldLock(t *testing.T) {
-	pins := "/sys/fs/bpf/" + pinName(t)
-	if err := os.Mkdir(pins, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	holder, err := os.Open(pins)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer holder.Close()
-	if err := unix.Flock(int(holder.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	began := time.Now()
-	_, err = Load(flowDesc(), build(t), quiet(Options{PinPath: pins, Routes: someHop}))
-	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())+" (") ||
-		!strings.Contains(err.Error(), "of user root (0)") {
-		t.Errorf("error %v", err)
-	}
-	if d := time.Since(began); d < lockPatience || d > lockDying {
-		t.Errorf("it took %v", d)
-	}
-	h := &lockHolder{pid: os.Getpid()}
-	if h.dying() {
-		t.Error("this process is dying")
-	}
-	if err := holder.Close(); err != nil {
-		t.Fatal(err)
-	}
-	load(t, Options{PinPath: pins})
 }

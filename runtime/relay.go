@@ -13,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
 )
 
 // Options say how a relay is loaded. The zero value is good for a relay whose settings all have defaults.
@@ -53,7 +54,7 @@ type Relay struct {
 	coll  *ebpf.Collection
 	lease *mapmem.Array
 	clock *clock
-	pins  *pins // nil: nothing is pinned
+	pins  *pins.Pins // nil: nothing is pinned
 
 	programs []*Program
 	tables   []*Table
@@ -144,8 +145,8 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		if r.pins, err = openPins(opt.PinPath); err != nil {
 			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
 		}
-		if found, err = r.pins.maps(desc, spec); err != nil {
-			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		if found, err = r.pins.Maps(desc, spec); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, pinsError(err))
 		}
 		defer closeMaps(found)
 	}
@@ -165,7 +166,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 			return nil, fmt.Errorf("relay %q: adopt %s: %w", desc.Name, opt.PinPath, err)
 		}
 	} else if r.pins != nil {
-		if err := r.pins.create(desc, r.coll.Maps); err != nil {
+		if err := r.pins.Create(desc, r.coll.Maps); err != nil {
 			return nil, fmt.Errorf("relay %q: pin at %s: %w", desc.Name, opt.PinPath, err)
 		}
 	}
@@ -267,7 +268,7 @@ func (r *Relay) abandon() {
 	}
 	r.leaseClock.Close()
 	if r.pins != nil {
-		r.pins.abandon()
+		r.pins.Abandon()
 	}
 	if r.ns.IsOpen() {
 		r.ns.Close()
@@ -302,11 +303,11 @@ func (r *Relay) Close() error {
 	var errs []error
 	if r.pins != nil && r.opt.Linger > 0 {
 		r.releaseAttachments()
-		errs = append(errs, r.pins.release())
+		errs = append(errs, r.pins.Release())
 	} else {
 		errs = append(errs, r.detach(func(*attachment) bool { return true }))
 		if r.pins != nil {
-			errs = append(errs, r.pins.remove())
+			errs = append(errs, r.pins.Remove())
 		}
 	}
 	for _, s := range r.sessions {

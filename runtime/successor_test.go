@@ -361,7 +361,7 @@ func TestFailedAdoption(t *testing.T) {
 	}
 	lease := pinnedLease(t, pins)
 	was := lease.Load64(0, abi.LeaseDeadline)
-	bad := filepath.Join(pins, "live", linkPrefix+"fwd_1")
+	bad := filepath.Join(pins, "live", "link_fwd_1")
 	if err := os.Mkdir(bad, 0o700); err != nil { // what isn't a link can't be adopted, and that comes last
 		t.Fatal(err)
 	}

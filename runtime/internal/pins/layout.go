@@ -1,0 +1,165 @@
+package pins
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+)
+
+// LayoutError says that what is pinned was made for another layout, and can't be adopted.
+type LayoutError struct {
+	Path  string // where the relay is pinned
+	What  string // `table "sources"`
+	Found string
+	Want  string
+}
+
+func (e *LayoutError) Error() string {
+	return fmt.Sprintf("can't adopt the relay pinned at %s: %s is laid out otherwise (found %s, want %s); "+
+		"close the old relay, or pin the new one elsewhere", e.Path, e.What, e.Found, e.Want)
+}
+
+// compare finds what can't be adopted. path is where the old relay is pinned.
+func compare(path string, old, now *abi.Layout) error {
+	refuse := func(what string, found, want any) error {
+		return &LayoutError{Path: path, What: what, Found: fmt.Sprint(found), Want: fmt.Sprint(want)}
+	}
+	if old.Version != now.Version {
+		return refuse("the contract with the kernel's programs", old.Version, now.Version)
+	}
+	was := map[string]abi.Table{}
+	for _, t := range old.Tables {
+		was[t.Name] = t
+	}
+	for _, t := range now.Tables {
+		o, ok := was[t.Name]
+		if !ok {
+			if t.Session != "" && old.Slots > 0 {
+				// Sessions that are open have no row in it.
+				return refuse(fmt.Sprintf("table %q", t.Name), "none", tableSummary(&t))
+			}
+			continue
+		}
+		found := tableSummary(&o) + sessionSummary(&old.Desc, &o)
+		if want := tableSummary(&t) + sessionSummary(&now.Desc, &t); found != want {
+			return refuse(fmt.Sprintf("table %q", t.Name), found, want)
+		}
+	}
+	if old.Slots > 0 {
+		switch {
+		case old.Slots != now.Slots:
+			return refuse("the array of sessions", fmt.Sprint(old.Slots, " entries"), fmt.Sprint(now.Slots, " entries"))
+		case old.Usages != now.Usages:
+			return refuse("the counters of sessions", fmt.Sprint(old.Usages, " rows"), fmt.Sprint(now.Usages, " rows"))
+		}
+	}
+	if old.Shared > 0 && old.Shared != now.Shared {
+		return refuse("the array of shared counters", fmt.Sprint(old.Shared, " entries"), fmt.Sprint(now.Shared, " entries"))
+	}
+	return compareGroups(old, now, refuse)
+}
+
+// compareGroups finds what can't be adopted of groups, credits, translations and events. What the old relay had none of
+// starts afresh.
+func compareGroups(old, now *abi.Layout, refuse func(what string, found, want any) error) error {
+	if old.Receivers > 0 {
+		summaries := func(l *abi.Layout) (names []string, text map[string]string) {
+			text = map[string]string{}
+			for _, g := range l.Groups {
+				names = append(names, g.Name)
+				text[g.Name] = groupSummary(&g)
+			}
+			return names, text
+		}
+		was, found := summaries(old)
+		is, want := summaries(now)
+		for _, name := range append(was, is...) {
+			if found[name] != want[name] {
+				return refuse(fmt.Sprintf("group %q", name), orNone(found[name]), orNone(want[name]))
+			}
+		}
+	}
+	if old.Ring > 0 {
+		for i := range max(len(old.Events), len(now.Events)) {
+			found, want := eventSummary(old, i), eventSummary(now, i)
+			if found != want {
+				return refuse("the ring's events", orNone(found), orNone(want))
+			}
+		}
+	}
+	entries := func(n int) string { return fmt.Sprint(n, " entries") }
+	for _, s := range []struct {
+		what       string
+		found, now int
+	}{
+		{"the array of receivers", old.Receivers, now.Receivers},
+		{"the array of credits", old.Credits, now.Credits},
+		{"the table of translations", old.Translations, now.Translations},
+		{"the ring of events", old.Ring, now.Ring},
+	} {
+		if s.found > 0 && s.found != s.now {
+			return refuse(s.what, entries(s.found), entries(s.now))
+		}
+	}
+	if old.Credits > 0 && max(old.Levels, 1) != max(now.Levels, 1) {
+		return refuse("priority", fmt.Sprint(old.Levels, " levels"), fmt.Sprint(now.Levels, " levels"))
+	}
+	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func eventSummary(l *abi.Layout, i int) string {
+	if i >= len(l.Events) {
+		return ""
+	}
+	e := l.Events[i]
+	return fmt.Sprintf("%s:%s (%d bytes)", e.Name, summarize(e.Fields), e.Size)
+}
+
+// groupSummary names everything that matters about a group's layout.
+func groupSummary(g *abi.Group) string {
+	return fmt.Sprintf("%d groups of %d, %d receivers from %d on:%s (%d bytes) ->%s (%d bytes)",
+		g.Size, g.Max, g.Rows, g.Base, summarize(g.Key), g.KeySize, summarize(g.Receiver), g.ReceiverSize)
+}
+
+func summarize(members []abi.Member) string {
+	var b strings.Builder
+	for _, m := range members {
+		fmt.Fprintf(&b, " %s %s@%d+%d", m.Name, m.Kind, m.Off, m.Size)
+		if m.Kind == abi.KindCredit || m.Kind == abi.KindBucket {
+			fmt.Fprintf(&b, "*%d", m.Bits)
+		}
+	}
+	return b.String()
+}
+
+func sessionSummary(d *abi.Desc, t *abi.Table) string {
+	s := d.SessionOf(t)
+	if s == nil {
+		return ""
+	}
+	var fields []string
+	for _, f := range s.Fields {
+		fields = append(fields, fmt.Sprint(f.Name, ":", f.Kind, ":", f.Size))
+	}
+	return fmt.Sprintf(", rows of session %s (%s)", s.Name, strings.Join(fields, " "))
+}
+
+// tableSummary names everything that matters about a table's layout.
+func tableSummary(t *abi.Table) string {
+	var b strings.Builder
+	b.WriteString(t.Kind.String())
+	if t.PerCPU {
+		b.WriteString(" per processor")
+	}
+	fmt.Fprintf(&b, " of %d:", t.Size)
+	fmt.Fprintf(&b, "%s (%d bytes) ->%s (%d bytes)", summarize(t.Key), t.KeySize, summarize(t.Value), t.ValueSize)
+	return b.String()
+}

@@ -1,0 +1,65 @@
+package pins
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+)
+
+// A lock that a process holds is waited for a moment, not for ever, and the error names the process.
+func TestHeldLock(t *testing.T) {
+	bpftest.Rights(t)
+	path := fmt.Sprintf("/sys/fs/bpf/fastrelay_pins_test_%d", os.Getpid())
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(path)
+	holder, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Close()
+	if err := unix.Flock(int(holder.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_, err = Open(path)
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())+" (") ||
+		!strings.Contains(err.Error(), "of user root (0)") {
+		t.Errorf("error %v", err)
+	}
+	if d := time.Since(began); d < lockPatience || d > lockDying {
+		t.Errorf("it took %v", d)
+	}
+	h := &lockHolder{pid: os.Getpid()}
+	if h.dying() {
+		t.Error("this process is dying")
+	}
+	if err := holder.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := p.Maps(nil, nil); found != nil || err != nil {
+		t.Errorf("an empty folder has %v, %v", found, err)
+	}
+	for l, err := range p.Links() {
+		if err == nil || l != nil {
+			t.Errorf("an empty folder has link %v", l)
+		}
+	}
+	p.Abandon()
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an empty folder stays: %v", err)
+	}
+}
