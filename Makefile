@@ -10,7 +10,7 @@ N        ?= 500
 SEED     ?= 1
 
 # What works on macOS and Windows as well: the compiler.
-PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -v /internal/test/)
+PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
 
 # Two packages at a time: most tests wait for the kernel, and some measure. The longest takes three minutes on a quiet machine; a test
 # that waits in vain ends by itself.
