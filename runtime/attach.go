@@ -186,7 +186,7 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 	return nil
 }
 
-// filterPrefix begins the name of each of our filters, so that nobody's else is touched.
+// filterPrefix begins the name of each of our filters, so that no others are touched.
 const filterPrefix = "fastrelay:"
 
 func (r *Relay) filterName(program string) string { return filterPrefix + r.desc.Name + ":" + program }
@@ -198,7 +198,7 @@ func filterParent(egress bool) uint32 {
 	return netlink.HANDLE_MIN_INGRESS
 }
 
-// attachFilter adds a clsact filter behind those that are there, so that the order is that of TCX.
+// attachFilter adds a clsact filter after those that are there, so that the order is that of TCX.
 func (r *Relay) attachFilter(p *Program, a *attachment) error {
 	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: a.index, Name: a.name}}
 	made, err := addClsact(l, a.egress)
@@ -224,7 +224,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		last = max(last, int(f.Attrs().Priority))
 	}
 	if last >= 0xfffe {
-		return errors.Join(fmt.Errorf("no filter can come behind the one of priority %d", last), r.dropClsact(a.index))
+		return errors.Join(fmt.Errorf("no filter can come after the one of priority %d", last), r.dropClsact(a.index))
 	}
 	f := &netlink.BpfFilter{
 		FilterAttrs:  netlink.FilterAttrs{LinkIndex: a.index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: uint16(last + 1)},

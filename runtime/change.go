@@ -73,7 +73,7 @@ func (g *Group) Change(ctx context.Context, f func(c *Change) error) error {
 	return err
 }
 
-// Add adds a receiver behind the others; see [Group.Add].
+// Add adds a receiver after the others; see [Group.Add].
 func (c *Change) Add(values ...any) (*Receiver, error) {
 	if c.done {
 		return nil, errDone

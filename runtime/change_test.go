@@ -36,7 +36,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 					goruntime.Gosched()
 					continue
 				}
-				runOn(t, r, "fan", fanPacket(7, 0), 50)
+				runOn(t, r, "fan", groupPacket(7, 0), 50)
 			}
 		})
 	}
@@ -132,7 +132,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 
 // Changes that come while the kernel waits share the next list.
 func TestChangesAreCoalesced(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	g := openGroup(t, r, 7)
 	before := r.lists.swaps
 	const many = 60
@@ -166,7 +166,7 @@ func TestChangesAreCoalesced(t *testing.T) {
 
 // No increment of several goroutines is lost.
 func TestUpdate(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 0)
 	var wg sync.WaitGroup
 	for range 8 {
@@ -188,7 +188,7 @@ func TestUpdate(t *testing.T) {
 }
 
 func TestChangeIsAllOrNothing(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	k, g := r.GroupKind("subs"), openGroup(t, r, 7)
 	v := add(t, g, 1, 1)
 	other := add(t, openGroup(t, r, 8), 1, 1)
@@ -267,7 +267,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 
 // Whatever step fails, the kernel and the books are as before, and the next change works.
 func TestChangeFails(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")
 	g := openGroup(t, r, 7)
 	anna, bert := add(t, g, 1, 1), add(t, g, 2, 2)
@@ -275,7 +275,7 @@ func TestChangeFails(t *testing.T) {
 		return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all), len(k.open), len(r.hops.byKey))
 	}
 	receivers := func() (out []string) {
-		runOn(t, r, "fan", fanPacket(7, 0), 1)
+		runOn(t, r, "fan", groupPacket(7, 0), 1)
 		drain(t, r, func(ev *Event) { out = append(out, fmt.Sprint(ev.Receiver.ID(), ev.Uint(2))) })
 		return out
 	}
@@ -324,7 +324,7 @@ func TestChangeFails(t *testing.T) {
 }
 
 func TestGroupLimits(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")
 	for n := range 4 {
 		openGroup(t, r, n)
@@ -385,7 +385,7 @@ func TestGroupLimits(t *testing.T) {
 // The relay is closed while groups change: every call returns, and later ones say why they fail.
 func TestCloseWhileChanging(t *testing.T) {
 	for range 10 {
-		r := loadFan(t, Options{})
+		r := loadGroups(t, Options{})
 		k := r.GroupKind("subs")
 		g := openGroup(t, r, 7)
 		started := make(chan struct{}, 64)
@@ -432,7 +432,7 @@ func TestCloseWhileChanging(t *testing.T) {
 
 // A swap takes a grace period of RCU. Nothing here depends on how long that is; the numbers are for docs/operations.md.
 func BenchmarkChange(b *testing.B) {
-	r := loadFan(b, Options{})
+	r := loadGroups(b, Options{})
 	g := openGroup(b, r, 7)
 	v := add(b, g, 1, 0)
 	b.Run("one after the other", func(b *testing.B) {
@@ -467,7 +467,7 @@ func BenchmarkChange(b *testing.B) {
 
 // A group is closed, by several at once, while others change it: nothing remains, and everybody returns.
 func TestCloseGroupWhileChanging(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")
 	for range 15 {
 		g := openGroup(t, r, 7)

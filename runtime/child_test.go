@@ -87,7 +87,7 @@ func child(mode string) int {
 // changeForever changes a group until it is killed, always so that all receivers have one value.
 func changeForever(object []byte, opt Options) int {
 	opt.Routes = direct
-	r, err := Load(fanDesc(), object, opt)
+	r, err := Load(groupsDesc(), object, opt)
 	if err == nil {
 		_, err = r.GroupKind("subs").Open(bg, 7)
 	}

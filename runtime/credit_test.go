@@ -34,7 +34,7 @@ func onEach(times int, f func(cpu int)) *sync.WaitGroup {
 // Millions of numbers, drawn by programs on all processors and by goroutines at the same time: none twice, none left
 // out.
 func TestAlloc(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	c := v.State(0).(*Counter)
 	drawn, err := mapmem.Map(r.coll.Maps["drawn"])
@@ -58,7 +58,7 @@ func TestAlloc(t *testing.T) {
 	batches := max(80/goruntime.NumCPU(), 1) // of each of two threads on each processor
 	programs := onEach(2, func(int) {
 		for range batches {
-			runOn(t, r, "draw", fanPacket(v.at, 0), batch)
+			runOn(t, r, "draw", groupPacket(v.at, 0), batch)
 		}
 	})
 	want := uint64(2 * goruntime.NumCPU() * batches * batch)
@@ -97,11 +97,11 @@ func TestAlloc(t *testing.T) {
 
 // Both sides spend from one credit, whose limit moves: all of it is spent, and no more.
 func TestCredit(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	credits := v.State(1).([]*Credit)
 	c := credits[0]
-	if len(credits) != 2 || c.Limit() != 0 || c.Spend(1) != ErrRefused || runOn(t, r, "draw", fanPacket(v.at, 0), 1) != 0 {
+	if len(credits) != 2 || c.Limit() != 0 || c.Spend(1) != ErrRefused || runOn(t, r, "draw", groupPacket(v.at, 0), 1) != 0 {
 		t.Errorf("%d credits, limit %d", len(credits), c.Limit())
 	}
 	const limit = 1_000_000
@@ -110,7 +110,7 @@ func TestCredit(t *testing.T) {
 	defer stop.Store(true)
 	programs := onEach(2, func(int) {
 		for !stop.Load() {
-			runOn(t, r, "draw", fanPacket(v.at, 0), 10_000)
+			runOn(t, r, "draw", groupPacket(v.at, 0), 10_000)
 		}
 	})
 	var goroutines sync.WaitGroup
@@ -187,7 +187,7 @@ func TestCredit(t *testing.T) {
 }
 
 func TestBucket(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	b := v.State(2).(*Bucket)
 	if b.Spend(0) != ErrRefused || b.Available() != 0 {
@@ -243,7 +243,7 @@ func TestBucket(t *testing.T) {
 }
 
 func TestTranslation(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	g := openGroup(t, r, 7)
 	v, other := add(t, g, 1, 1), add(t, g, 2, 1)
 	tr := v.State(3).(*Translation)
@@ -257,10 +257,10 @@ func TestTranslation(t *testing.T) {
 		t.Errorf("%v, %v, %v", now, stored, err)
 	}
 	// The kernel finds what user space has made, and the other way round.
-	if ret := runOn(t, r, "translate", fanPacket(v.at, 5), 1); ret != 1 {
+	if ret := runOn(t, r, "translate", groupPacket(v.at, 5), 1); ret != 1 {
 		t.Errorf("the kernel made a second value: %d", ret)
 	}
-	if ret := runOn(t, r, "translate", fanPacket(v.at, 6), 1); ret != 3 {
+	if ret := runOn(t, r, "translate", groupPacket(v.at, 6), 1); ret != 3 {
 		t.Errorf("the kernel made no value: %d", ret)
 	}
 	if now, stored, err := tr.Put(6, 1); now != 12 || stored || err != nil {
@@ -270,7 +270,7 @@ func TestTranslation(t *testing.T) {
 	var programs, user atomic.Uint64
 	both := onEach(2, func(int) {
 		for n := uint64(100); n < 400; n++ {
-			if runOn(t, r, "translate", fanPacket(v.at, n), 1) == 3 {
+			if runOn(t, r, "translate", groupPacket(v.at, n), 1) == 3 {
 				programs.Add(1)
 			}
 		}

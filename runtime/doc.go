@@ -39,7 +39,7 @@
 //	                                      usage stays readable, and events in the ring still name it
 //	a row can't be written or removed     Open takes back what it did; Close closes the session first, so that a row that
 //	                                      remains is a miss, and gives way when its key is used again
-//	rights, a feature or memory missing   [*KernelError] from Load or Attach, which says what to do; nothing is left behind
+//	rights, a feature or memory missing   [*KernelError] from Load or Attach, which says what to do; nothing is left
 //	the verifier refuses                  the same; errors.As finds the *ebpf.VerifierError with its log
 //	a damaged or foreign object           [*ObjectError]
 //	a setting out of range                [*ValueError]

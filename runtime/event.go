@@ -105,7 +105,7 @@ func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
 	return e, nil
 }
 
-// close ends all iterations. When it returns, nobody touches the ring any more: a successor may be reading it.
+// close ends all iterations. When it returns, nothing reads the ring any more: a successor may be reading it.
 func (e *events) close() {
 	if e == nil {
 		return
@@ -207,7 +207,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	}
 }
 
-// release tells the kernel, and who may adopt the relay, what was read, unless somebody else is reading.
+// release tells the kernel, and who may adopt the relay, what was read, unless another iteration is reading.
 func (e *events) release() {
 	if e.reading.TryLock() {
 		e.ring.Release()

@@ -18,7 +18,7 @@ import (
 
 // Events come in order, and while there are none the reader sleeps.
 func TestEvents(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	g := openGroup(t, r, 7)
 	v := add(t, g, 1, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 		until(t, 5*time.Second, "the reader sleeps", func() bool {
 			return r.events.ring.Sleeps.Load() > sleeps || r.events.lost.Load64(0, 0) == 0
 		})
-		runOn(t, r, "fan", fanPacket(7, 0), n)
+		runOn(t, r, "fan", groupPacket(7, 0), n)
 		for range n {
 			if at := receive(t, "an event", got); at != next {
 				t.Fatalf("event %d came, not %d", at, next)
@@ -64,9 +64,9 @@ func TestEvents(t *testing.T) {
 
 // What a reader leaves is there for the next; several share.
 func TestEventsAreShared(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	add(t, openGroup(t, r, 7), 1, 1)
-	runOn(t, r, "fan", fanPacket(7, 0), 10)
+	runOn(t, r, "fan", groupPacket(7, 0), 10)
 	want := uint64(0)
 	for range 5 {
 		for ev := range read(r, t.Context()) {
@@ -109,7 +109,7 @@ func TestEventsAreShared(t *testing.T) {
 		})
 	}
 	for range 50 {
-		runOn(t, r, "fan", fanPacket(7, 0), 10)
+		runOn(t, r, "fan", groupPacket(7, 0), 10)
 	}
 	wg.Wait()
 	cancel()
@@ -141,7 +141,7 @@ func TestEventsLost(t *testing.T) {
 	r := loadRing(t, 4096)
 	add(t, openGroup(t, r, 7), 1, 1)
 	const many = 500 // of 48 bytes
-	runOn(t, r, "fan", fanPacket(7, 0), many)
+	runOn(t, r, "fan", groupPacket(7, 0), many)
 	lost := r.Lost(1)
 	waiting, size := r.EventsWaiting()
 	if lost == 0 || size != 4096 || waiting > size || waiting < size-48 || r.Lost(2) != 0 || r.Lost(0) != 0 || r.Lost(3) != 0 {
@@ -160,7 +160,7 @@ func TestEventsLost(t *testing.T) {
 	// Many times around the ring, and records across its end.
 	for range 50 {
 		first := uint64(0)
-		runOn(t, r, "fan", fanPacket(7, 0), 40)
+		runOn(t, r, "fan", groupPacket(7, 0), 40)
 		k := 0
 		drain(t, r, func(ev *Event) {
 			if k > 0 && ev.Uint(1) != first+uint64(k) {
@@ -178,7 +178,7 @@ func TestEventsLost(t *testing.T) {
 
 // An event names the receiver that the packet was sent to, even if that is gone, and another one has its identity.
 func TestEventsNameThoseWhoAreGone(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	g := openGroup(t, r, 7)
 	k := g.kind
 	k.ids = k.ids[:1] // so that it is used again at once
@@ -199,7 +199,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 		}
 		all = append(all, v)
 		if n != 3 { // one of them gets no packet
-			runOn(t, r, "fan", fanPacket(7, 0), 2)
+			runOn(t, r, "fan", groupPacket(7, 0), 2)
 		}
 		if err := v.Remove(bg); err != nil {
 			t.Fatal(err)
@@ -234,7 +234,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 // The relay ends all iterations.
 func TestEventsEndWithTheRelay(t *testing.T) {
 	for range 20 {
-		r := loadFan(t, Options{})
+		r := loadGroups(t, Options{})
 		add(t, openGroup(t, r, 7), 1, 1)
 		var wg sync.WaitGroup
 		started := make(chan struct{}, 2)
@@ -248,7 +248,7 @@ func TestEventsEndWithTheRelay(t *testing.T) {
 				}
 			})
 		}
-		runOn(t, r, "fan", fanPacket(7, 0), 10)
+		runOn(t, r, "fan", groupPacket(7, 0), 10)
 		receive(t, "an event", started)
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -280,7 +280,7 @@ func TestEventsSystemCalls(t *testing.T) {
 	}()
 	before := calls()
 	const packets = 20_000
-	runOn(t, r, "fan", fanPacket(7, 0), packets)
+	runOn(t, r, "fan", groupPacket(7, 0), packets)
 	until(t, 10*time.Second, "all is read", func() bool { waiting, _ := r.EventsWaiting(); return waiting == 0 })
 	after := calls()
 	cancel()
@@ -327,7 +327,7 @@ func countSystemCalls(t *testing.T) func() uint64 {
 }
 
 func BenchmarkEvents(b *testing.B) {
-	r := loadFan(b, Options{})
+	r := loadGroups(b, Options{})
 	g := openGroup(b, r, 7)
 	for n := range 50 {
 		add(b, g, n, n)
@@ -337,7 +337,7 @@ func BenchmarkEvents(b *testing.B) {
 	b.ResetTimer()
 	for n < b.N {
 		b.StopTimer()
-		runOn(b, r, "fan", fanPacket(7, 0), 20)
+		runOn(b, r, "fan", groupPacket(7, 0), 20)
 		b.StartTimer()
 		k := 0
 		for range read(r, b.Context()) {
@@ -351,7 +351,7 @@ func BenchmarkEvents(b *testing.B) {
 
 // What is done to a receiver before it is listed is done when an event names it, for the race detector as well.
 func TestEventsSeeWhatWasPrepared(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	g := openGroup(t, r, 7)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -381,7 +381,7 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		runOn(t, r, "fan", fanPacket(7, 0), 1)
+		runOn(t, r, "fan", groupPacket(7, 0), 1)
 		receive(t, "the event", seen)
 	}
 	cancel()
@@ -389,7 +389,7 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 
 // A reader that nobody wakes looks by itself after a while.
 func TestEventsLookAgain(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	add(t, openGroup(t, r, 7), 1, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -403,7 +403,7 @@ func TestEventsLookAgain(t *testing.T) {
 	until(t, 5*time.Second, "the reader sleeps", func() bool { return r.events.ring.Sleeps.Load() > 0 })
 	r.events.lost.Store64(0, 0, 1) // the kernel is told that it is awake
 	began := time.Now()
-	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	select {
 	case at := <-got:
 		if at.Sub(began) > 3*ring.LongestSleep {

@@ -225,7 +225,7 @@ func (g *Group) Len() int {
 	return len(g.list)
 }
 
-// Add adds a receiver behind the others, with the values of its members in the order of the spec; counters, credits and
+// Add adds a receiver after the others, with the values of its members in the order of the spec; counters, credits and
 // translations have none. Its credits' limits are 0: see [Group.Change] for setting them before the first packet comes.
 // Errors: a [*ValueError], a [*FullError], [ErrClosed].
 func (g *Group) Add(ctx context.Context, values ...any) (v *Receiver, err error) {

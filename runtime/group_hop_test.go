@@ -15,7 +15,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	b := network(t)
 	var r *Relay
 	if err := b.host.Do(func() (err error) {
-		r, err = Load(fanDesc(), buildFile(t, "fan"), quiet(Options{}))
+		r, err = Load(groupsDesc(), buildFile(t, "fan"), quiet(Options{}))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 		}
 	}
 	copies := func() (anna, bert int) {
-		runOn(t, r, "fan", fanPacket(7, 0), 1)
+		runOn(t, r, "fan", groupPacket(7, 0), 1)
 		drain(t, r, func(ev *Event) {
 			if ev.Uint(2) == 1 {
 				anna++
@@ -92,7 +92,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	if s := carl.Hops()[0].State; s != HopNeighbour {
 		t.Errorf("the neighbour is %v", s)
 	}
-	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	if u := must(carl.Usage()); u.Declined != 1 || u.Packets != 0 {
 		t.Errorf("usage %+v", u)
 	}
@@ -100,7 +100,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, 15*time.Second, "the neighbour answers", func() bool { return carl.Hops()[0] == direct })
-	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	if u := must(carl.Usage()); u.Declined != 1 || u.Packets != 1 {
 		t.Errorf("usage %+v", u)
 	}

@@ -19,7 +19,7 @@ import (
 // A successor goes on with groups, receivers and all that belongs to them, and with the events that nobody has read.
 func TestAdoptGroups(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
-	r := loadFan(t, Options{PinPath: pins, Linger: time.Minute})
+	r := loadGroups(t, Options{PinPath: pins, Linger: time.Minute})
 	g, empty := openGroup(t, r, 7), openGroup(t, r, 8)
 	_ = empty
 	anna, gone, bert := add(t, g, 1, 10), add(t, g, 2, 20), add(t, g, 3, 30)
@@ -34,7 +34,7 @@ func TestAdoptGroups(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	runOn(t, r, "fan", fanPacket(7, 0), 2)
+	runOn(t, r, "fan", groupPacket(7, 0), 2)
 	if err := gone.Remove(bg); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestAdoptGroups(t *testing.T) {
 		t.Error("the credit of a relay that is closed")
 	}
 
-	next := loadFan(t, Options{PinPath: pins})
+	next := loadGroups(t, Options{PinPath: pins})
 	k := next.GroupKind("subs")
 	g2 := must(k.Get(7))
 	if groups, receivers := k.Count(); groups != 2 || receivers != 2 || g2 == nil || g2.Len() != 2 || found(k.Get(8)).Len() != 0 {
@@ -82,7 +82,7 @@ func TestAdoptGroups(t *testing.T) {
 	if len(k.free) != 190 || len(k.ids) != 126 || len(next.counters.free) != 130 || rows != 2 {
 		t.Errorf("%d free rows, %d identities, %d counters, %d translations", len(k.free), len(k.ids), len(next.counters.free), rows)
 	}
-	runOn(t, next, "fan", fanPacket(7, 0), 1)
+	runOn(t, next, "fan", groupPacket(7, 0), 1)
 	drain(t, next, func(ev *Event) {
 		if ev.Uint(1) != 2 {
 			t.Errorf("number %d of %v", ev.Uint(1), ev.Receiver)
@@ -108,7 +108,7 @@ func TestAdoptGroups(t *testing.T) {
 
 func TestOtherGroupLayout(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
-	r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
+	r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})
 	add(t, openGroup(t, r, 7), 1, 1)
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestOtherGroupLayout(t *testing.T) {
 		{"fewer credits", func(d *abi.Desc) { d.Credits = 3 }, `the array of credits`},
 		{"other levels", func(d *abi.Desc) { d.Levels = 3 }, `priority is laid out otherwise`},
 	} {
-		d := fanDesc()
+		d := groupsDesc()
 		tt.change(d)
 		err := compareLayout(t, pins, d)
 		var le *LayoutError
@@ -137,7 +137,7 @@ func TestOtherGroupLayout(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	next := loadFan(t, Options{PinPath: pins})
+	next := loadGroups(t, Options{PinPath: pins})
 	if found(next.GroupKind("subs").Get(7)).Len() != 1 {
 		t.Error("what was refused has done harm")
 	}
@@ -164,7 +164,7 @@ func TestKilledWhileChanging(t *testing.T) {
 		cmd := startChild(t, "fan", "PINS="+pins)
 		time.Sleep(time.Duration(rnd.IntN(200_000)) * time.Microsecond) // the random moment
 		kill(t, cmd)
-		r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
+		r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})
 		k := r.GroupKind("subs")
 		g := must(k.Get(7))
 		if g == nil {
@@ -178,7 +178,7 @@ func TestKilledWhileChanging(t *testing.T) {
 				t.Errorf("%v: %v of %v, counter %v, credit %v, translation %d %v %v", v, v.Values(), all[0].Values(), v.State(0), v.State(1), to, ok, err)
 			}
 		}
-		runOn(t, r, "fan", fanPacket(7, 0), 1)
+		runOn(t, r, "fan", groupPacket(7, 0), 1)
 		n := 0
 		drain(t, r, func(ev *Event) {
 			if n >= len(all) || ev.Receiver != all[n] {
@@ -201,7 +201,7 @@ func TestKilledWhileChanging(t *testing.T) {
 	if len(sizes) < 3 {
 		t.Errorf("groups of %v receivers alone", sizes)
 	}
-	loadFan(t, Options{PinPath: pins})
+	loadGroups(t, Options{PinPath: pins})
 }
 
 // A list that can't be understood is taken out, with a warning; the others go on.
@@ -219,7 +219,7 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		{"no counter", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[60:], 133) }},
 		{"two families", func(r *Relay, g *Group, row []byte) { row[0] = 0x20 }},
 	} {
-		r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
+		r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})
 		bad, good := openGroup(t, r, 7), openGroup(t, r, 8)
 		v := add(t, bad, 1, 1)
 		add(t, good, 2, 2)
@@ -230,7 +230,7 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		}
 		r.Close()
 		var log bytes.Buffer
-		next := loadFan(t, Options{PinPath: pins, Linger: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		next := loadGroups(t, Options{PinPath: pins, Linger: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		k := next.GroupKind("subs")
 		if found(k.Get(7)) != nil || found(k.Get(8)) == nil || found(k.Get(8)).Len() != 1 || !strings.Contains(log.String(), "subs id=0x7") {
 			t.Errorf("%s: %v, %v; %s", tt.name, found(k.Get(7)), found(k.Get(8)), log.String())
@@ -243,7 +243,7 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		}
 		next.Close()
 	}
-	loadFan(t, Options{PinPath: pins})
+	loadGroups(t, Options{PinPath: pins})
 }
 
 // putList writes a list as a broken process might.

@@ -441,7 +441,7 @@ func TestPathMTUOfReceivers(t *testing.T) {
 	b := network(t)
 	var r *Relay
 	if err := b.host.Do(func() (err error) {
-		r, err = Load(fanDesc(), buildFile(t, "fan"), quiet(Options{}))
+		r, err = Load(groupsDesc(), buildFile(t, "fan"), quiet(Options{}))
 		return err
 	}); err != nil {
 		t.Fatal(err)

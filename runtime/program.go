@@ -112,7 +112,7 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 	return nil
 }
 
-// Attach attaches the program to the interface of that name, behind the programs that are there already. Attaching
+// Attach attaches the program to the interface of that name, after the programs that are there already. Attaching
 // twice does nothing. Where the interface goes away, the program is attached again to the next one of that name, until
 // Detach; see [Options.AttachmentChanged].
 func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }

@@ -31,7 +31,7 @@ type Options struct {
 	Linger time.Duration
 	// Clsact attaches by clsact filters, as on kernels before 6.6, even where the kernel has TCX.
 	Clsact bool
-	// Routes finds the way to an address instead of the kernel's tables; then nothing follows their changes but
+	// Routes finds the next hop to an address instead of the kernel's tables; then nothing follows their changes but
 	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
 	Routes func(from, to netip.Addr) Hop
 	// AttachmentChanged is told when the interface goes away that a program is attached to (now.Lost says so), and when
@@ -97,7 +97,7 @@ type Relay struct {
 }
 
 // Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless
-// it was adopted. Where Load fails, nothing is left behind, and what was pinned stays as it was.
+// it was adopted. Where Load fails, nothing is left, and what was pinned stays as it was.
 //
 // Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError]
 // for a setting, a [*LayoutError], a [*FolderError], or [ErrLocked].

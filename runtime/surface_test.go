@@ -9,7 +9,7 @@ import (
 
 // An iteration over events says why it ends.
 func TestWhyEventsEnd(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	last := func(ctx context.Context) (n int, err error) {
 		for ev, e := range r.Events(ctx) {
 			if (ev == nil) != (e != nil) {
@@ -46,7 +46,7 @@ func TestWhyEventsEnd(t *testing.T) {
 
 // What can't be read is an error, and not zero.
 func TestReadsOfAClosedRelay(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	flows := load(t, Options{})
 	s := open(t, flows, 1)
@@ -83,7 +83,7 @@ func second[T any](_ T, err error) error { return err }
 
 // Who waits for a change may stop; the change goes on.
 func TestChangeIsNotWaitedFor(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")
 	g := openGroup(t, r, 7)
 	over, cancel := context.WithCancel(t.Context())

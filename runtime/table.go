@@ -16,7 +16,7 @@ import (
 // A Table is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
 // slices of the values of their members, in the order of the spec.
 //
-// A member of kind next_hop is given as an address; the runtime finds the way there, and follows its changes. A counter
+// A member of kind next_hop is given as an address; the runtime finds how to reach it, and follows changes. A counter
 // is given as its first value, or as nil for 0 in a new row and for what it is in a row that exists; it is read as a
 // *[Counter]. Likewise a credit is given as its limit and read as a *[Credit], a bucket as a [Rate] and as a *[Bucket];
 // those that there are for each level of priority get the same value, and are read as a slice. A translation is given

@@ -318,7 +318,7 @@ func TestArray(t *testing.T) {
 // Rows of tables have credits, buckets and translations as receivers do: they stay while the row does, and go with it.
 func TestTableState(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
-	r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
+	r := loadGroups(t, Options{PinPath: pins, Linger: time.Second})
 	quota := r.Table("quota")
 	key := func(n int) []any { return []any{n} }
 	if err := quota.Put(key(1), []any{5, 100, Rate{10, 20}, nil}); err != nil {
@@ -380,7 +380,7 @@ func TestTableState(t *testing.T) {
 	}
 	r.Close()
 
-	next := loadFan(t, Options{PinPath: pins})
+	next := loadGroups(t, Options{PinPath: pins})
 	quota = next.Table("quota")
 	for n, want := range map[int]uint64{1: 200, 3: 3, 4: 4, 5: 7} {
 		row, err := quota.Get(key(n))

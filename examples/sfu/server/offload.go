@@ -170,11 +170,11 @@ type stream struct {
 }
 
 // open opens a stream's group. It returns nothing at all where there is no relay.
-func (o *offload) open(s stream, highest uint16) (fan, error) {
+func (o *offload) open(s stream, highest uint16) (kernelGroup, error) {
 	if o.relay == nil {
 		return nil, nil
 	}
-	k := &kernelFan{
+	k := &relayGroup{
 		offload: o,
 		row:     sfurelay.StreamsKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc},
 	}
@@ -193,7 +193,7 @@ func (o *offload) open(s stream, highest uint16) (fan, error) {
 
 // adopt finds a stream's group that a former server opened, its receivers by SSRC, and the highest number. The error
 // wraps runtime.ErrNotFound where there is none.
-func (o *offload) adopt(s stream) (fan, map[uint32]*kernelReceiver, uint16, error) {
+func (o *offload) adopt(s stream) (kernelGroup, map[uint32]*kernelReceiver, uint16, error) {
 	if o.relay == nil {
 		return nil, nil, 0, runtime.ErrNotFound
 	}
@@ -210,7 +210,7 @@ func (o *offload) adopt(s stream) (fan, map[uint32]*kernelReceiver, uint16, erro
 	for _, v := range group.Receivers() {
 		receivers[v.Row().SSRC] = &kernelReceiver{offload: o, v: v}
 	}
-	return &kernelFan{offload: o, row: key, group: group}, receivers, last.Highest, nil
+	return &relayGroup{offload: o, row: key, group: group}, receivers, last.Highest, nil
 }
 
 // prune removes the streams of a former server that nobody has taken over.
@@ -220,7 +220,7 @@ func (o *offload) prune(publishers []*Publisher) error {
 	}
 	known := map[sfurelay.StreamsKey]bool{}
 	for _, p := range publishers {
-		if k, ok := p.fan.(*kernelFan); ok {
+		if k, ok := p.group.(*relayGroup); ok {
 			known[k.row] = true
 		}
 	}
@@ -249,21 +249,21 @@ func (o *offload) waiting() uint64 {
 	return n
 }
 
-type kernelFan struct {
+type relayGroup struct {
 	offload *offload
 	row     sfurelay.StreamsKey
 	group   *sfurelay.SubscribersGroup
 }
 
-func (k *kernelFan) begin(highest uint16) error {
+func (k *relayGroup) begin(highest uint16) error {
 	return k.offload.relay.Streams.Put(k.row, sfurelay.StreamsRow{Highest: highest})
 }
 
-func (k *kernelFan) close() error {
+func (k *relayGroup) close() error {
 	return errors.Join(k.offload.relay.Streams.Delete(k.row), k.group.Close(context.Background()))
 }
 
-func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
+func (k *relayGroup) add(f *feed, r row, bandwidth int) (receiver, error) {
 	out := &kernelReceiver{offload: k.offload, sub: f.sub}
 	err := k.group.Change(k.offload.ctx, func(c *sfurelay.SubscribersChange) (err error) {
 		if out.v, err = c.Add(out.values(r)); err != nil {

@@ -22,7 +22,7 @@ type Publisher struct {
 	remote netip.AddrPort // the first packet's source, where it was not given; the zero value until then
 	ssrc   uint32         // likewise
 	live   bool           // both are known
-	fan    fan            // nil: user space alone
+	group  kernelGroup    // nil: user space alone
 
 	cache      cache
 	arriving   packet // the memory of the next one
@@ -314,6 +314,6 @@ func (p *Publisher) Stats() PublisherStats {
 	defer p.mu.Unlock()
 	st := p.stats
 	st.Name, st.Address, st.Server, st.SSRC, st.Rates, st.Kernel = p.name, p.remote, p.local, p.ssrc, p.rates,
-		p.fan != nil
+		p.group != nil
 	return st
 }

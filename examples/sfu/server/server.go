@@ -259,12 +259,12 @@ func (s *Server) begin(p *Publisher) {
 	p.mu.Lock()
 	key, highest := stream{p.remote, p.local, p.ssrc}, uint16(p.cache.numbers.highest)
 	p.mu.Unlock()
-	fan, err := s.offload.open(key, highest)
+	group, err := s.offload.open(key, highest)
 	if err != nil {
 		s.log.Warn("a stream stays in user space", "publisher", p.name, "error", err)
 	}
 	p.mu.Lock()
-	p.fan = fan
+	p.group = group
 	p.mu.Unlock()
 	s.attachAll(p)
 }
@@ -285,13 +285,13 @@ func (s *Server) end(p *Publisher) error {
 		}
 	}
 	p.mu.Lock()
-	fan := p.fan
-	p.fan = nil
+	group := p.group
+	p.group = nil
 	p.mu.Unlock()
-	if fan == nil {
+	if group == nil {
 		return nil
 	}
-	return fan.close()
+	return group.close()
 }
 
 // rebegin goes on with a stream whose numbers have jumped.
@@ -304,8 +304,8 @@ func (s *Server) rebegin(p *Publisher, sequence uint16) {
 			s.detach(u)
 		}
 	}
-	if p.fan != nil {
-		if err := p.fan.begin(sequence); err != nil {
+	if p.group != nil {
+		if err := p.group.begin(sequence); err != nil {
 			s.log.Warn("a stream that began anew", "publisher", p.name, "error", err)
 		}
 	}
@@ -453,13 +453,13 @@ func (s *Server) attach(u *Subscriber, p *Publisher) {
 	f.row.layer = u.fits(p.rates, 0)
 	f.row.before = f.row.layer
 	f.limit.set(allowance(u.bandwidth))
-	fan := p.fan
+	group := p.group
 	p.mu.Unlock()
 
 	var kernel receiver
-	if fan != nil && p.local.Addr().Is4() == u.remote.Addr().Is4() { // copies don't change their family
+	if group != nil && p.local.Addr().Is4() == u.remote.Addr().Is4() { // copies don't change their family
 		var err error
-		if kernel, err = fan.add(f, f.row, u.bandwidth); err != nil {
+		if kernel, err = group.add(f, f.row, u.bandwidth); err != nil {
 			s.log.Warn("a subscriber stays in user space", "subscriber", u.name, "error", err)
 			kernel = nil
 		}

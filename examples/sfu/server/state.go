@@ -145,7 +145,7 @@ func (s *Server) restore() error {
 // resume takes over a stream that was there when the server before this one ended.
 func (s *Server) resume(p *Publisher) {
 	key := stream{p.remote, p.local, p.ssrc}
-	fan, receivers, highest, err := s.offload.adopt(key)
+	group, receivers, highest, err := s.offload.adopt(key)
 	if err != nil {
 		if !errors.Is(err, runtime.ErrNotFound) {
 			s.log.Warn("a stream is not taken over", "publisher", p.name, "error", err)
@@ -153,7 +153,7 @@ func (s *Server) resume(p *Publisher) {
 		p.live = false // it begins with its next packet
 		return
 	}
-	p.fan, p.cache.numbers = fan, unwrapper{highest: int64(highest) + 1<<16, begun: true}
+	p.group, p.cache.numbers = group, unwrapper{highest: int64(highest) + 1<<16, begun: true}
 	p.firstCycle = 1 << 16
 	for _, u := range s.Subscribers() {
 		k := receivers[u.ssrc]

@@ -22,7 +22,7 @@ type Quote struct {
 	Ports    Ports // AnyPort where its protocol has none
 }
 
-// Ports are a packet's, or those that somebody wants it to have.
+// Ports are the ports of a packet, or those that are wanted of it.
 type Ports struct{ From, To int32 }
 
 // AnyPort stands for a port that isn't known, or doesn't matter.

@@ -71,7 +71,7 @@ func Open(path string) (*Pins, error) {
 			continue
 		}
 		p := &Pins{path: path, lock: lock}
-		// What somebody else put there while the folder was open to them isn't ours.
+		// What another user put there while the folder was open to them isn't ours.
 		if info, err := os.Lstat(p.live("")); err == nil {
 			if err := checkOwner(path, p.live(""), "the folder", info); err != nil {
 				lock.Close()

@@ -57,7 +57,7 @@ type Neighbour struct {
 // entry is what is known of a neighbour.
 type entry struct {
 	mac    [6]byte
-	static bool // somebody else looks after it
+	static bool // the kernel keeps it without our help
 }
 
 // announcements are the groups of netlink messages after which a next hop may be another.

@@ -15,8 +15,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// fanDesc describes testdata/fan.bpf.c.
-func fanDesc() *abi.Desc {
+// groupsDesc describes testdata/fan.bpf.c.
+func groupsDesc() *abi.Desc {
 	uint := func(name string, size, off int) abi.Member {
 		return abi.Member{Name: name, Kind: abi.KindUint, Bits: 8 * size, Size: size, Off: off}
 	}
@@ -53,18 +53,18 @@ func fanDesc() *abi.Desc {
 
 var direct = func(from, to netip.Addr) Hop { return Hop{State: HopDirect, Ifindex: 1, MTU: 1500} }
 
-func loadFan(t testing.TB, opt Options) *Relay {
+func loadGroups(t testing.TB, opt Options) *Relay {
 	t.Helper()
 	if opt.Routes == nil {
 		opt.Routes = direct
 	}
-	return mustLoad(t, fanDesc(), buildFile(t, "fan"), opt)
+	return mustLoad(t, groupsDesc(), buildFile(t, "fan"), opt)
 }
 
 // loadRing loads the relay with another size of the ring.
 func loadRing(t testing.TB, size int) *Relay {
 	t.Helper()
-	desc := fanDesc()
+	desc := groupsDesc()
 	desc.Ring = size
 	return mustLoad(t, desc, buildFile(t, "fan", fmt.Sprintf("RING=%d", size)), Options{Routes: direct})
 }
@@ -92,8 +92,8 @@ func add(t testing.TB, g *Group, n, value int) *Receiver {
 	return v
 }
 
-// fanPacket is a packet of a group, or one that names a row, with a key behind it.
-func fanPacket(group uint32, key uint64) []byte {
+// groupPacket is a packet of a group, or one that names a row, with a key behind it.
+func groupPacket(group uint32, key uint64) []byte {
 	b := make([]byte, 60)
 	binary.LittleEndian.PutUint32(b[14:], group)
 	binary.LittleEndian.PutUint64(b[18:], key)
@@ -131,7 +131,7 @@ func drain(t testing.TB, r *Relay, visit func(*Event)) {
 }
 
 func TestGroup(t *testing.T) {
-	r := loadFan(t, Options{})
+	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")
 	g := openGroup(t, r, 7)
 	if got := found(k.Get(7)); got != g || found(k.Get(8)) != nil {
@@ -141,10 +141,10 @@ func TestGroup(t *testing.T) {
 	if _, err := k.Open(bg, 7); !errors.As(err, &exists) || !errors.Is(err, ErrExists) || exists.Group != g {
 		t.Errorf("opened again: %v", err)
 	}
-	runOn(t, r, "fan", fanPacket(8, 0), 1)
-	runOn(t, r, "fan", fanPacket(7, 0), 1) // nobody there
+	runOn(t, r, "fan", groupPacket(8, 0), 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 1) // nobody there
 	anna, bert := add(t, g, 1, 10), add(t, g, 2, 20)
-	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	if got := must(r.Program("fan").Count("no_subs")).Packets; got != 1 {
 		t.Errorf("%d packets without a group", got)
 	}
@@ -181,7 +181,7 @@ func TestGroup(t *testing.T) {
 	if err := bert.Set(bg, subscriber(2, 0)...); !errors.Is(err, ErrClosed) {
 		t.Errorf("set after it was removed: %v", err)
 	}
-	runOn(t, r, "fan", fanPacket(7, 0), 2)
+	runOn(t, r, "fan", groupPacket(7, 0), 2)
 	n := 0
 	drain(t, r, func(ev *Event) {
 		if n++; ev.Receiver != anna || ev.Uint(1) != uint64(n) || ev.Uint(2) != 11 {
@@ -203,7 +203,7 @@ func TestGroup(t *testing.T) {
 	if _, err := g.Add(bg, subscriber(1, 1)...); !errors.Is(err, ErrClosed) {
 		t.Errorf("added to a closed group: %v", err)
 	}
-	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	if got := must(r.Program("fan").Count("no_subs")).Packets; got != 2 {
 		t.Errorf("%d packets without a group", got)
 	}
