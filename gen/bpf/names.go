@@ -16,8 +16,8 @@ import (
 
 var keywords = strings.Fields(
 	`asm auto break case char const continue default do double else enum extern float for goto if inline int
-	long register restrict return short signed sizeof static struct switch typedef typeof union unsigned void volatile while
-	bool true false linux unix bpf i386 offsetof`)
+	long register restrict return short signed sizeof static struct switch typedef typeof union unsigned void volatile
+	while bool true false linux unix bpf i386 offsetof`)
 
 // locals are names that functions use for what every relay has.
 var locals = strings.Fields(

@@ -215,11 +215,13 @@ func TestRenderNames(t *testing.T) {
 	}
 	want := map[string]int{}
 	for _, n := range strings.Fields(`Settings Options Relay Load Counters
-		CloseProgram CloseReason CloseSent CloseGo OptionsProgram OptionsReason OptionsDropType OptionsReason_2 OptionsProgram_2
+		CloseProgram CloseReason CloseSent CloseGo OptionsProgram OptionsReason OptionsDropType OptionsReason_2
+		OptionsProgram_2
 		OpenTypeProgram OpenTypeReason
 		ABTable ABRow ABEntry ABKey ABTable_2 ABRow_2 ABEntry_2 CountersTable CountersRow CountersEntry
 		Type TypeSession TypeCounters
-		FanProgram FanReason SubscribersGroups SubscribersKey SubscribersGroup SubscribersRow SubscribersReceiver SubscribersChange
+		FanProgram FanReason SubscribersGroups SubscribersKey SubscribersGroup SubscribersRow SubscribersReceiver
+		SubscribersChange
 		CloseGroups CloseGroup CloseRow CloseReceiver CloseChange
 		Event Lost Receiver SentEvent LostEvent EventEvent ReceiverEvent`) {
 		want[n] = 1
