@@ -98,7 +98,9 @@ func (r *Relay) adoptSessions() error {
 	slots := r.coll.Maps[abi.MapSlots].MaxEntries()
 	for _, at := range ids {
 		sd := &r.desc.Sessions[at.kind]
-		s := &Session{relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, queued: -1, done: make(chan struct{})}
+		s := &Session{
+			relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, queued: -1, done: make(chan struct{}),
+		}
 		s.fields = make([][]byte, len(sd.Fields))
 		for i, f := range sd.Fields {
 			s.fields[i] = make([]byte, f.Size)
@@ -273,7 +275,9 @@ func (r *Relay) adoptable(l *pins.Link) (*attachment, *Program) {
 	if egress != (ebpf.AttachType(info.TCX().AttachType) == ebpf.AttachTCXEgress) {
 		return nil, nil
 	}
-	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, mode: AttachTCX, link: l.Link}
+	a := &attachment{
+		program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, mode: AttachTCX, link: l.Link,
+	}
 	err = r.inNamespace(func() error {
 		l, err := netlink.LinkByIndex(a.index)
 		if err == nil {
@@ -329,7 +333,8 @@ func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) e
 		return err
 	}
 	r.attachments = append(r.attachments, &attachment{
-		program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, mode: AttachClsact, filter: f,
+		program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, mode: AttachClsact,
+		filter: f,
 	})
 	return nil
 }

@@ -26,7 +26,8 @@ func (r *Relay) adoptGroups() error {
 				k.open[string(key)] = g
 				continue
 			}
-			r.log.Warn("a group can't be adopted, and is closed", "relay", r.desc.Name, "group", (&Group{kind: k, key: key}).String(), "error", err)
+			r.log.Warn("a group can't be adopted, and is closed", "relay", r.desc.Name, "group",
+				(&Group{kind: k, key: key}).String(), "error", err)
 			if err := k.outer.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("%s: %w", k.where(), err)
 			}
@@ -146,7 +147,8 @@ func (k *GroupKind) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
 		return nil, fmt.Errorf("%d is no receiver's number", v.id)
 	}
 	for i, m := range k.desc.Receiver {
-		if (m.Kind == abi.KindCredit || m.Kind == abi.KindBucket) && abi.Order.Uint32(value[m.Off:]) != k.credits.index(v.id-uint32(k.desc.Base), i) {
+		if (m.Kind == abi.KindCredit || m.Kind == abi.KindBucket) &&
+			abi.Order.Uint32(value[m.Off:]) != k.credits.index(v.id-uint32(k.desc.Base), i) {
 			return nil, fmt.Errorf("%q is not its credit", m.Name)
 		}
 	}

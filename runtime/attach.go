@@ -88,7 +88,9 @@ func (p *Program) attach(name string, index int) error {
 		}
 		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, egress: p.desc.Hook == abi.HookEgress}
 		// One that waits for this interface has its place in the order already.
-		i := slices.IndexFunc(r.attachments, func(b *attachment) bool { return b.lost != nil && b.program == a.program && b.name == a.name })
+		i := slices.IndexFunc(r.attachments, func(b *attachment) bool {
+			return b.lost != nil && b.program == a.program && b.name == a.name
+		})
 		if i >= 0 {
 			a = r.attachments[i]
 		}
@@ -103,7 +105,10 @@ func (p *Program) attach(name string, index int) error {
 		return nil
 	})
 	if errors.Is(err, unix.EPERM) {
-		err = &KernelError{Doing: "attach a program", Cause: "this process may not", Fix: "run as root, or with CAP_BPF and CAP_NET_ADMIN", Err: err}
+		err = &KernelError{
+			Doing: "attach a program", Cause: "this process may not",
+			Fix: "run as root, or with CAP_BPF and CAP_NET_ADMIN", Err: err,
+		}
 	}
 	if err != nil {
 		return fail(err)
@@ -112,7 +117,9 @@ func (p *Program) attach(name string, index int) error {
 }
 
 func (r *Relay) isAttached(p *Program, index int) bool {
-	return slices.ContainsFunc(r.attachments, func(a *attachment) bool { return a.program == p.desc.Name && a.index == index })
+	return slices.ContainsFunc(r.attachments, func(a *attachment) bool {
+		return a.program == p.desc.Name && a.index == index
+	})
 }
 
 // errNoEthernet: the program can't be attached to such an interface.
@@ -227,7 +234,9 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		return errors.Join(fmt.Errorf("no filter can come after the one of priority %d", last), r.dropClsact(a.index))
 	}
 	f := &netlink.BpfFilter{
-		FilterAttrs:  netlink.FilterAttrs{LinkIndex: a.index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: uint16(last + 1)},
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: a.index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: uint16(last + 1),
+		},
 		Fd:           p.prog.FD(),
 		Name:         r.filterName(p.desc.Name),
 		DirectAction: true,
@@ -241,7 +250,11 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 
 // addClsact makes sure that the interface has the qdisc, and says whether it is new.
 func addClsact(l netlink.Link, egress bool) (made bool, err error) {
-	q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	q := &netlink.Clsact{
+		QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		},
+	}
 	switch err = netlink.QdiscAdd(q); {
 	case err == nil:
 		return true, nil
@@ -260,7 +273,8 @@ func addClsact(l netlink.Link, egress bool) (made bool, err error) {
 		if q.Type() == "clsact" || q.Type() == "ingress" && !egress {
 			return false, nil
 		}
-		return false, fmt.Errorf("it has a qdisc of type %s, which can't run programs on egress; replace it by clsact", q.Type())
+		return false, fmt.Errorf("it has a qdisc of type %s, which can't run programs on egress; replace it by clsact",
+			q.Type())
 	}
 	return false, fmt.Errorf("add a clsact qdisc: %w", err)
 }
@@ -278,7 +292,11 @@ func (r *Relay) dropClsact(index int) error {
 		}
 	}
 	delete(r.qdiscs, index)
-	return gone(netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))
+	return gone(netlink.QdiscDel(&netlink.Clsact{
+		QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		},
+	}))
 }
 
 // dead says whether a filter belongs to a relay whose lease has lapsed.

@@ -109,7 +109,8 @@ func (b *bench) flood(t testing.TB) (stop func() int) {
 // tc returns what tc shows of the device.
 func (b *bench) tc(t testing.TB, what, dev string, args ...string) string {
 	t.Helper()
-	out, err := b.host.Command(t.Context(), "tc", append([]string{what, "show", "dev", dev}, args...)...).CombinedOutput()
+	out, err := b.host.Command(t.Context(), "tc",
+		append([]string{what, "show", "dev", dev}, args...)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("tc: %v: %s", err, out)
 	}
@@ -143,12 +144,16 @@ func TestAttach(t *testing.T) {
 			if err := r.Program("out").attach("", b.dev.Index); err != nil {
 				t.Fatal(err)
 			}
-			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{Interface: "in0", Index: b.dev.Index, Mode: mode}) {
+			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{
+				Interface: "in0", Index: b.dev.Index, Mode: mode,
+			}) {
 				t.Errorf("attachments %v", got)
 			}
 			s := open(t, r, 1)
 			b.send(t, 5)
-			until(t, 2*time.Second, "five packets are forwarded", func() bool { return must(s.Counters())[0].Packets == 5 })
+			until(t, 2*time.Second, "five packets are forwarded", func() bool {
+				return must(s.Counters())[0].Packets == 5
+			})
 			if err := fwd.Detach("in0"); err != nil {
 				t.Fatal(err)
 			}
@@ -181,14 +186,20 @@ func TestCloseWhilePacketsFlow(t *testing.T) {
 	for range 100 {
 		before := must(fwd.Count("sent")).Packets
 		s := open(t, r, 1)
-		until(t, 5*time.Second, "packets are forwarded", func() bool { return must(fwd.Count("sent")).Packets > before })
+		until(t, 5*time.Second, "packets are forwarded", func() bool {
+			return must(fwd.Count("sent")).Packets > before
+		})
 		missed := must(fwd.Count("no_by_client")).Packets
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, 5*time.Second, "packets go up", func() bool { return must(fwd.Count("no_by_client")).Packets > missed })
+		until(t, 5*time.Second, "packets go up", func() bool {
+			return must(fwd.Count("no_by_client")).Packets > missed
+		})
 		closed := must(fwd.Count("sent")).Packets
-		until(t, 5*time.Second, "more go up", func() bool { return must(fwd.Count("no_by_client")).Packets > missed+10 })
+		until(t, 5*time.Second, "more go up", func() bool {
+			return must(fwd.Count("no_by_client")).Packets > missed+10
+		})
 		if n := must(fwd.Count("sent")).Packets - closed; n != 0 {
 			t.Fatalf("%d packets were forwarded for a session that is closed", n)
 		}
@@ -202,10 +213,12 @@ func TestAttachRefuses(t *testing.T) {
 	}
 	r := b.load(t, Options{})
 	err := r.Program("fwd").Attach("eth7")
-	if err == nil || !strings.Contains(err.Error(), "attach fwd to eth7: there is no such interface; this network namespace has in0, lo") {
+	if err == nil || !strings.Contains(err.Error(), "attach fwd to eth7: there is no such interface; this network "+
+		"namespace has in0, lo") {
 		t.Errorf("missing interface: %v", err)
 	}
-	if err := r.Program("fwd").attach("", 4711); err == nil || !strings.Contains(err.Error(), "interface 4711: there is no such interface") {
+	if err := r.Program("fwd").
+		attach("", 4711); err == nil || !strings.Contains(err.Error(), "interface 4711: there is no such interface") {
 		t.Errorf("missing index: %v", err)
 	}
 	if err := r.Program("fwd").Attach("tun0"); err == nil || !strings.Contains(err.Error(), "no Ethernet header") {
@@ -219,7 +232,10 @@ func TestAttachRefuses(t *testing.T) {
 // What others have on the device stays, and comes first.
 func TestAttachBesideOthers(t *testing.T) {
 	b := newBench(t)
-	for _, args := range [][]string{{"qdisc", "add", "dev", "in0", "clsact"}, {"filter", "add", "dev", "in0", "ingress", "prio", "7", "bpf", "bytecode", "1,6 0 0 0", "flowid", "1:1"}} {
+	for _, args := range [][]string{
+		{"qdisc", "add", "dev", "in0", "clsact"},
+		{"filter", "add", "dev", "in0", "ingress", "prio", "7", "bpf", "bytecode", "1,6 0 0 0", "flowid", "1:1"},
+	} {
 		if err := b.host.Run("tc", args...); err != nil {
 			t.Fatal(err)
 		}
@@ -239,14 +255,17 @@ func TestAttachBesideOthers(t *testing.T) {
 	// The first lets pass what it has no session for; the second takes it.
 	open(t, second, 1)
 	b.send(t, 3)
-	until(t, 2*time.Second, "both see the packets", func() bool { return seen(first) == 3 && must(second.Program("fwd").Count("sent")).Packets == 3 })
+	until(t, 2*time.Second, "both see the packets", func() bool {
+		return seen(first) == 3 && must(second.Program("fwd").Count("sent")).Packets == 3
+	})
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if filters := b.tc(t, "filter", "in0", "ingress"); !strings.Contains(filters, "pref 7 bpf") || strings.Contains(filters, "fastrelay") {
+	if filters := b.tc(t, "filter", "in0", "ingress"); !strings.Contains(filters, "pref 7 bpf") ||
+		strings.Contains(filters, "fastrelay") {
 		t.Errorf("filters at the end: %s", filters)
 	}
 	if q := b.tc(t, "qdisc", "in0"); !strings.Contains(q, "clsact") {
@@ -317,7 +336,9 @@ func TestDeadFilter(t *testing.T) {
 	}
 	open(t, r, 1)
 	b.send(t, 1)
-	until(t, 2*time.Second, "a packet is forwarded", func() bool { return must(r.Program("fwd").Count("sent")).Packets == 1 })
+	until(t, 2*time.Second, "a packet is forwarded", func() bool {
+		return must(r.Program("fwd").Count("sent")).Packets == 1
+	})
 }
 
 // The process is killed. Within its lease everything goes up.
@@ -328,7 +349,10 @@ func TestKilledProcess(t *testing.T) {
 		pins := "/sys/fs/bpf/" + pinName(t)
 		env := []string{"PINS=" + pins, "CLSACT=" + clsact}
 		var cmd *exec.Cmd
-		if err := b.host.Do(func() error { cmd = startChild(t, "serve", append(env, "DEV=in0")...); return nil }); err != nil {
+		if err := b.host.Do(func() error {
+			cmd = startChild(t, "serve", append(env, "DEV=in0")...)
+			return nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 		dead := pinnedReasons(t, pins)

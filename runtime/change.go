@@ -88,7 +88,9 @@ func (c *Change) Add(values ...any) (*Receiver, error) {
 		return nil, err
 	}
 	c.added = append(c.added, v)
-	c.ops = append(c.ops, op{receiver: v, add: true, values: func([]byte) ([]byte, error) { return k.fill(row, v), nil }})
+	c.ops = append(c.ops, op{
+		receiver: v, add: true, values: func([]byte) ([]byte, error) { return k.fill(row, v), nil },
+	})
 	return v, nil
 }
 
@@ -141,7 +143,8 @@ func (c *Change) apply(ctx context.Context) error {
 		}
 	}
 	for {
-		// What changes are made of is read and encoded without the lock. Where another change came between, it is done again.
+		// What changes are made of is read and encoded without the lock. Where another change came
+		// between, it is done again.
 		f.mu.Lock()
 		before := map[*Receiver][]byte{}
 		for _, o := range c.ops {
@@ -212,7 +215,8 @@ func (c *Change) plan(after map[*Receiver][]byte) (wait waitFunc, err error) {
 		case v.planned == nil && row != nil:
 			g.plan = append(g.plan, v)
 			changed = true
-		case row == nil && (v.planned != nil || o.add): // one that is added and removed in one step has to be freed, too
+		// one that is added and removed in one step has to be freed, too
+		case row == nil && (v.planned != nil || o.add):
 			g.leaving = append(g.leaving, v)
 			gone, changed = true, true
 		case !bytes.Equal(v.planned, row):

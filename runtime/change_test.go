@@ -32,7 +32,8 @@ func TestChangesUnderTraffic(t *testing.T) {
 	for range goruntime.NumCPU() {
 		traffic.Go(func() {
 			for !stop.Load() {
-				if waiting, size := r.EventsWaiting(); waiting > size/16 { // no event may be lost, and each change shall be seen
+				// no event may be lost, and each change shall be seen
+				if waiting, size := r.EventsWaiting(); waiting > size/16 {
 					goruntime.Gosched()
 					continue
 				}
@@ -144,7 +145,10 @@ func TestChangesAreCoalesced(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1000; return values }); err != nil {
+			if err := v.Update(bg, func(values []any) []any {
+				values[2] = values[2].(uint64) + 1000
+				return values
+			}); err != nil {
 				t.Error(err)
 			}
 			if got := v.Values()[2]; got != uint64(n+1000) {
@@ -172,7 +176,10 @@ func TestUpdate(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 5 {
-				if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+				if err := v.Update(bg, func(values []any) []any {
+					values[2] = values[2].(uint64) + 1
+					return values
+				}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -182,7 +189,8 @@ func TestUpdate(t *testing.T) {
 	if got := v.Values()[2]; got != uint64(40) {
 		t.Errorf("%v of 40 increments", got)
 	}
-	if err := v.Update(bg, func([]any) []any { return []any{1} }); err == nil || !strings.Contains(err.Error(), "3 needed") {
+	if err := v.Update(bg, func([]any) []any { return []any{1} }); err == nil || !strings.Contains(err.Error(),
+		"3 needed") {
 		t.Errorf("an update to something else: %v", err)
 	}
 }
@@ -205,7 +213,12 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		f    func(c *Change) error
 		is   func(error) bool
 	}{
-		{"an error of its own", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(v); kept = c; return wrong }, func(err error) bool { return err == wrong }},
+		{"an error of its own", func(c *Change) error {
+			c.Add(subscriber(2, 2)...)
+			c.Remove(v)
+			kept = c
+			return wrong
+		}, func(err error) bool { return err == wrong }},
 		{"a family", func(c *Change) error {
 			c.Add(subscriber(2, 2)...)
 			return c.Set(v, netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1)
@@ -235,8 +248,11 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		}, func(err error) bool {
 			return errors.As(err, &full) && full.Size == 128 && strings.Contains(err.Error(), "receivers of group")
 		}},
-		{"another group's", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
-		{"another group's values", func(c *Change) error { return c.Set(other, subscriber(2, 2)...) }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
+		{"another group's", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil },
+			func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
+		{"another group's values", func(c *Change) error {
+			return c.Set(other, subscriber(2, 2)...)
+		}, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
 	} {
 		if err := g.Change(bg, tt.f); err == nil || !tt.is(err) {
 			t.Errorf("%s: %v", tt.name, err)
@@ -272,7 +288,8 @@ func TestChangeFails(t *testing.T) {
 	g := openGroup(t, r, 7)
 	anna, bert := add(t, g, 1, 1), add(t, g, 2, 2)
 	free := func() string {
-		return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all), len(k.open), len(r.hops.byKey))
+		return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all), len(k.open),
+			len(r.hops.byKey))
 	}
 	receivers := func() (out []string) {
 		runOn(t, r, "fan", groupPacket(7, 0), 1)
@@ -437,7 +454,10 @@ func BenchmarkChange(b *testing.B) {
 	v := add(b, g, 1, 0)
 	b.Run("one after the other", func(b *testing.B) {
 		for b.Loop() {
-			if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+			if err := v.Update(bg, func(values []any) []any {
+				values[2] = values[2].(uint64) + 1
+				return values
+			}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -453,7 +473,10 @@ func BenchmarkChange(b *testing.B) {
 			var wg sync.WaitGroup
 			for _, v := range vs {
 				wg.Go(func() {
-					if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+					if err := v.Update(bg, func(values []any) []any {
+						values[2] = values[2].(uint64) + 1
+						return values
+					}); err != nil {
 						b.Error(err)
 					}
 				})
@@ -505,8 +528,10 @@ func TestCloseGroupWhileChanging(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if len(k.free) != 192 || len(k.ids) != 128 || len(k.live) != 0 || len(r.spaces.all) != 0 || len(r.counters.free) != 132 || len(r.hops.byKey) != 0 {
-			t.Fatalf("free: %d rows, %d identities, %d counters; %d receivers, %d namespaces, %d ways", len(k.free), len(k.ids), len(r.counters.free), len(k.live), len(r.spaces.all), len(r.hops.byKey))
+		if len(k.free) != 192 || len(k.ids) != 128 || len(k.live) != 0 || len(r.spaces.all) != 0 ||
+			len(r.counters.free) != 132 || len(r.hops.byKey) != 0 {
+			t.Fatalf("free: %d rows, %d identities, %d counters; %d receivers, %d namespaces, %d ways", len(k.free),
+				len(k.ids), len(r.counters.free), len(k.live), len(r.spaces.all), len(r.hops.byKey))
 		}
 	}
 }

@@ -26,7 +26,11 @@ func child(mode string) int {
 		fmt.Println("error:", err)
 		return 1
 	}
-	opt := quiet(Options{PinPath: os.Getenv("PINS"), Routes: func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }})
+	opt := quiet(Options{
+		PinPath: os.Getenv("PINS"), Routes: func(from, to netip.Addr) Hop {
+			return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500}
+		},
+	})
 	opt.Clsact = os.Getenv("CLSACT") != ""
 	if mode == "fan" {
 		return changeForever(object, opt)

@@ -101,7 +101,8 @@ func TestCredit(t *testing.T) {
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	credits := v.State(1).([]*Credit)
 	c := credits[0]
-	if len(credits) != 2 || c.Limit() != 0 || c.Spend(1) != ErrRefused || runOn(t, r, "draw", groupPacket(v.at, 0), 1) != 0 {
+	if len(credits) != 2 || c.Limit() != 0 || c.Spend(1) != ErrRefused || runOn(t, r, "draw", groupPacket(v.at, 0),
+		1) != 0 {
 		t.Errorf("%d credits, limit %d", len(credits), c.Limit())
 	}
 	const limit = 1_000_000

@@ -30,30 +30,33 @@
 //	a table or the sessions are full      [*FullError], which names them; what was there goes on
 //	a session's key is in use             [*CollisionError], which names the other session
 //	a group's key is in use               [*ExistsError], which has the group
-//	a group's list can't be changed       the kernel goes on with the old list and the old values; all changes that waited fail, and
-//	                                      what they allocated is free
-//	a change meets packets                each packet sees the receivers from before it or from after it, with their values, none twice
-//	a receiver's neighbour isn't known    its copies are declined; the kernel is made to look for it, every four seconds again
-//	the ring of events is full            records are lost and counted, or copies declined, as the spec says; nobody waits
-//	a receiver is removed                 when the call returns, no packet reaches it; its credits read 0 and admit nothing, its
-//	                                      usage stays readable, and events in the ring still name it
-//	a row can't be written or removed     Open takes back what it did; Close closes the session first, so that a row that
-//	                                      remains is a miss, and gives way when its key is used again
+//	a group's list can't be changed       the kernel goes on with the old list and the old values; all changes that
+//	                                      waited fail, and what they allocated is free
+//	a change meets packets                each packet sees the receivers from before it or from after it, with their
+//	                                      values, none twice
+//	a receiver's neighbour isn't known    its copies are declined; the kernel is made to look for it, every four
+//	                                      seconds again
+//	the ring of events is full            records are lost and counted, or copies declined, as the spec says; nobody
+//	                                      waits
+//	a receiver is removed                 when the call returns, no packet reaches it; its credits read 0 and admit
+//	                                      nothing, its usage stays readable, and events in the ring still name it
+//	a row can't be written or removed     Open takes back what it did; Close closes the session first, so that a row
+//	                                      that remains is a miss, and gives way when its key is used again
 //	rights, a feature or memory missing   [*KernelError] from Load or Attach, which says what to do; nothing is left
 //	the verifier refuses                  the same; errors.As finds the *ebpf.VerifierError with its log
 //	a damaged or foreign object           [*ObjectError]
 //	a setting out of range                [*ValueError]
 //	another process has the pins          [ErrLocked]
 //	pins of another layout                [*LayoutError], which names the table; what is pinned stays as it was
-//	the process dies                      within [Options.Lease] everything goes up; filters and pins that remain are taken
-//	                                      over or removed by the next relay of that name
+//	the process dies                      within [Options.Lease] everything goes up; filters and pins that remain are
+//	                                      taken over or removed by the next relay of that name
 //	it dies while it changes a group      the next one finds the receivers from before the change or from after it
-//	it dies while it opens or closes a    the next one to adopt the relay finds sessions that are whole, and removes the rest
-//	session, or while it adopts
+//	it dies while it opens or closes a    the next one to adopt the relay finds sessions that are whole, and removes
+//	session, or while it adopts           the rest
 //	a program is replaced by adoption     each packet is seen by the old one or by the new one
 //	an interface goes away                its attachments go with it; Detach and Close don't mind
-//	routes, neighbours or devices change  the rows concerned follow, each as a whole; an address that can't be reached is a
-//	                                      reason of its own, and its packets go up
+//	routes, neighbours or devices change  the rows concerned follow, each as a whole; an address that can't be reached
+//	                                      is a reason of its own, and its packets go up
 //	the kernel's announcements overflow   everything is read again
 //
 // # Namespaces
@@ -71,13 +74,13 @@
 //
 // Each field says what guards it. A goroutine acquires locks in this order, and may leave out any:
 //
-//	Relay.mu          rows of sessions and of tables with hops, sessions, attachments, next hops; held over system calls that
-//	                  write rows, since only one change of rows may run at a time (docs/architecture.md)
+//	Relay.mu          rows of sessions and of tables with hops, sessions, attachments, next hops; held over system
+//	                  calls that write rows, since only one change of rows may run at a time (docs/architecture.md)
 //	receiverLists.mu  what is planned and applied for groups and receivers; not held while the kernel's lists change
 //	all others        the mutexes of credits, counters, translations, events, routes and path MTUs guard what each of
 //	                  these allocates or knows
 //
-// Relay.life is apart: it is held for reading while the kernel's maps are used without Relay.mu, and for writing by Close alone,
-// which has Relay.mu then. So who holds life for reading doesn't acquire Relay.mu, but for the committer of lists, which Close
-// waits for before it asks for life.
+// Relay.life is apart: it is held for reading while the kernel's maps are used without Relay.mu, and for writing by
+// Close alone, which has Relay.mu then. So who holds life for reading doesn't acquire Relay.mu, but for the committer
+// of lists, which Close waits for before it asks for life.
 package runtime

@@ -31,7 +31,8 @@ func TestEvents(t *testing.T) {
 			if ev.ID != 1 || ev.Receiver != v || ev.Desc().Name != "sent" {
 				t.Errorf("event %d of %v", ev.ID, ev.Receiver)
 			}
-			if d := time.Since(ev.Time); d < 0 || d > time.Minute || time.Since(time.Unix(0, ev.Time.UnixNano())).Abs() > time.Minute {
+			if d := time.Since(ev.Time); d < 0 || d > time.Minute ||
+				time.Since(time.Unix(0, ev.Time.UnixNano())).Abs() > time.Minute {
 				t.Errorf("the event was %v ago", d)
 			}
 			if d := time.Duration(monotonic()) - ev.Mono; d < 0 || d > time.Minute {
@@ -129,7 +130,10 @@ func TestRingEntries(t *testing.T) {
 		bytes uint32
 		page  int
 		want  uint32
-	}{{1 << 20, 4 << 10, 1 << 20}, {4 << 10, 4 << 10, 4 << 10}, {4 << 10, 64 << 10, 64 << 10}, {1 << 20, 64 << 10, 1 << 20}} {
+	}{
+		{1 << 20, 4 << 10, 1 << 20}, {4 << 10, 4 << 10, 4 << 10}, {4 << 10, 64 << 10, 64 << 10},
+		{1 << 20, 64 << 10, 1 << 20},
+	} {
 		if got := ringEntries(c.bytes, c.page); got != c.want {
 			t.Errorf("%d bytes, pages of %d: %d, want %d", c.bytes, c.page, got, c.want)
 		}
@@ -144,7 +148,8 @@ func TestEventsLost(t *testing.T) {
 	runOn(t, r, "fan", groupPacket(7, 0), many)
 	lost := r.Lost(1)
 	waiting, size := r.EventsWaiting()
-	if lost == 0 || size != 4096 || waiting > size || waiting < size-48 || r.Lost(2) != 0 || r.Lost(0) != 0 || r.Lost(3) != 0 {
+	if lost == 0 || size != 4096 || waiting > size || waiting < size-48 || r.Lost(2) != 0 || r.Lost(0) != 0 ||
+		r.Lost(3) != 0 {
 		t.Errorf("%d lost, %d of %d bytes wait", lost, waiting, size)
 	}
 	n := uint64(0)
@@ -285,7 +290,8 @@ func TestEventsSystemCalls(t *testing.T) {
 	after := calls()
 	cancel()
 	n := <-done
-	t.Logf("%d events, %d lost, %d system calls, slept %d times, paused %d times", n, r.Lost(1), after-before, r.events.ring.Sleeps.Load(), r.events.ring.Pauses.Load())
+	t.Logf("%d events, %d lost, %d system calls, slept %d times, paused %d times", n, r.Lost(1), after-before,
+		r.events.ring.Sleeps.Load(), r.events.ring.Pauses.Load())
 	if n < packets || after == before || float64(after-before)/float64(n) > 0.02 {
 		t.Errorf("%d system calls for %d events", after-before, n)
 	}

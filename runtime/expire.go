@@ -134,7 +134,8 @@ func (s *Session) used() bool {
 	}
 	last, err := s.lastUsed()
 	if err != nil { // not a reason to end it
-		s.relay.log.Warn("a session's last use can't be read; it lives for its idle time again", "relay", s.relay.desc.Name, "error", err)
+		s.relay.log.Warn("a session's last use can't be read; it lives for its idle time again", "relay",
+			s.relay.desc.Name, "error", err)
 		s.idle = now.Add(s.desc.Idle)
 		return true
 	}

@@ -162,7 +162,9 @@ func specified(where string, members []abi.Member, b []byte) error {
 			continue
 		}
 		if why := notCarried(getAddr(b[m.Off:])); why != "" {
-			return &ValueError{Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(b[m.Off:m.Off+m.Size], m.Kind), Reason: why}
+			return &ValueError{
+				Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(b[m.Off:m.Off+m.Size], m.Kind), Reason: why,
+			}
 		}
 	}
 	return nil
@@ -302,7 +304,8 @@ type Receiver struct {
 	handle handle
 
 	// Guarded by relay.lists.mu.
-	planned  []byte    // its row as the caller of the last change wants it, without hops; never written to. nil: removed
+	// its row as the caller of the last change wants it, without hops; never written to. nil: removed
+	planned  []byte
 	applied  []byte    // what was planned when the kernel got it; nil: it is in no list
 	row      *tableRow // as the kernel has it; nil: in no list. Written by the committer alone
 	at       uint32    // where the kernel has it

@@ -64,7 +64,8 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 
 	moved := direct
 	moved.Dst = [6]byte{2, 0, 0, 0, 0, 9}
-	ip("neigh", "replace", "192.0.2.254", "lladdr", net.HardwareAddr(moved.Dst[:]).String(), "dev", "in0", "nud", "permanent")
+	ip("neigh", "replace", "192.0.2.254", "lladdr", net.HardwareAddr(moved.Dst[:]).String(), "dev", "in0", "nud",
+		"permanent")
 	is("the gateway has another address", anna, moved)
 	is("the gateway has another address", bert, moved)
 	ip("neigh", "del", "192.0.2.254", "dev", "in0")
@@ -121,7 +122,8 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	is("a route with another MTU", bert, small)
 
 	// Another remote is another way; nobody follows the old one.
-	if err := anna.Set(bg, netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:7000"), 1); err != nil {
+	if err := anna.Set(bg, netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:7000"),
+		1); err != nil {
 		t.Fatal(err)
 	}
 	is("another remote", anna, direct)

@@ -56,17 +56,21 @@ func TestAdoptGroups(t *testing.T) {
 	next := loadGroups(t, Options{PinPath: pins})
 	k := next.GroupKind("subs")
 	g2 := must(k.Get(7))
-	if groups, receivers := k.Count(); groups != 2 || receivers != 2 || g2 == nil || g2.Len() != 2 || found(k.Get(8)).Len() != 0 {
+	if groups, receivers := k.Count(); groups != 2 || receivers != 2 || g2 == nil || g2.Len() != 2 ||
+		found(k.Get(8)).Len() != 0 {
 		t.Fatalf("%d groups, %d receivers", groups, receivers)
 	}
 	anna2, bert2 := g2.Receivers()[0], g2.Receivers()[1]
-	if anna2.ID() != anna.ID() || bert2.ID() != bert.ID() || fmt.Sprint(anna2.Values()) != "[192.0.2.1:5004 203.0.113.1:6001 11]" {
+	if anna2.ID() != anna.ID() || bert2.ID() != bert.ID() || fmt.Sprint(anna2.Values()) != "[192.0.2.1:5004 "+
+		"203.0.113.1:6001 11]" {
 		t.Errorf("%v, %v; %v", anna2, bert2, anna2.Values())
 	}
 	c := anna2.State(1).([]*Credit)[1]
 	to, ok, err := anna2.State(3).(*Translation).Get(1)
-	if c.Limit() != 100 || c.Spent() != 40 || anna2.State(2).(*Bucket).Rate() != (Rate{5, 6}) || anna2.State(0).(*Counter).Load() != 2 || to != 11 || !ok || err != nil {
-		t.Errorf("credit %v, bucket %v, counter %v, translation %d %v %v", c, anna2.State(2), anna2.State(0), to, ok, err)
+	if c.Limit() != 100 || c.Spent() != 40 || anna2.State(2).(*Bucket).Rate() != (Rate{5, 6}) ||
+		anna2.State(0).(*Counter).Load() != 2 || to != 11 || !ok || err != nil {
+		t.Errorf("credit %v, bucket %v, counter %v, translation %d %v %v", c, anna2.State(2), anna2.State(0), to,
+			ok, err)
 	}
 	if u := must(anna2.Usage()); u.Packets != 2 {
 		t.Errorf("usage %+v", u)
@@ -80,7 +84,8 @@ func TestAdoptGroups(t *testing.T) {
 	rows := 0
 	next.spaces.each(func(_, _ []byte) { rows++ })
 	if len(k.free) != 190 || len(k.ids) != 126 || len(next.counters.free) != 130 || rows != 2 {
-		t.Errorf("%d free rows, %d identities, %d counters, %d translations", len(k.free), len(k.ids), len(next.counters.free), rows)
+		t.Errorf("%d free rows, %d identities, %d counters, %d translations", len(k.free), len(k.ids),
+			len(next.counters.free), rows)
 	}
 	runOn(t, next, "fan", groupPacket(7, 0), 1)
 	drain(t, next, func(ev *Event) {
@@ -90,7 +95,8 @@ func TestAdoptGroups(t *testing.T) {
 	})
 	// New ones take nothing from them.
 	carl := add(t, g2, 4, 40)
-	if _, stored, err := carl.State(3).(*Translation).Put(1, 14); !stored || err != nil || carl.ID() == anna.ID() || carl.ID() == bert.ID() || carl.State(0).(*Counter).Load() != 0 {
+	if _, stored, err := carl.State(3).(*Translation).Put(1, 14); !stored || err != nil || carl.ID() == anna.ID() ||
+		carl.ID() == bert.ID() || carl.State(0).(*Counter).Load() != 0 {
 		t.Errorf("%v, %v, %v", carl, stored, err)
 	}
 	if err := anna2.Remove(bg); err != nil {
@@ -123,7 +129,8 @@ func TestOtherGroupLayout(t *testing.T) {
 		{"a group renamed", func(d *abi.Desc) { d.Groups[0].Name = "others" }, `group "subs" is laid out otherwise`},
 		{"no groups", func(d *abi.Desc) { d.Groups, d.Receivers = nil, 0 }, `group "subs"`},
 		{"an event's field renamed", func(d *abi.Desc) { d.Events[0].Fields[1].Name = "other" }, `the ring's events`},
-		{"events the other way round", func(d *abi.Desc) { d.Events[0].Name, d.Events[1].Name = "made", "sent" }, `the ring's events`},
+		{"events the other way round", func(d *abi.Desc) { d.Events[0].Name, d.Events[1].Name = "made", "sent" },
+			`the ring's events`},
 		{"another ring", func(d *abi.Desc) { d.Ring = 4096 }, `the ring of events is laid out otherwise`},
 		{"fewer translations", func(d *abi.Desc) { d.Translations = 512 }, `the table of translations`},
 		{"fewer credits", func(d *abi.Desc) { d.Credits = 3 }, `the array of credits`},
@@ -174,8 +181,10 @@ func TestKilledWhileChanging(t *testing.T) {
 		sizes[len(all)] = true
 		for _, v := range all {
 			to, ok, err := v.State(3).(*Translation).Get(1)
-			if v.Values()[2] != all[0].Values()[2] || v.State(0).(*Counter).Load() != uint64(v.ID()) || v.State(1).([]*Credit)[1].Limit() != uint64(v.ID()) || to != uint64(v.ID()) || !ok || err != nil {
-				t.Errorf("%v: %v of %v, counter %v, credit %v, translation %d %v %v", v, v.Values(), all[0].Values(), v.State(0), v.State(1), to, ok, err)
+			if v.Values()[2] != all[0].Values()[2] || v.State(0).(*Counter).Load() != uint64(v.ID()) ||
+				v.State(1).([]*Credit)[1].Limit() != uint64(v.ID()) || to != uint64(v.ID()) || !ok || err != nil {
+				t.Errorf("%v: %v of %v, counter %v, credit %v, translation %d %v %v", v, v.Values(), all[0].Values(),
+					v.State(0), v.State(1), to, ok, err)
 			}
 		}
 		runOn(t, r, "fan", groupPacket(7, 0), 1)
@@ -189,7 +198,8 @@ func TestKilledWhileChanging(t *testing.T) {
 		rows := 0
 		r.spaces.each(func(_, _ []byte) { rows++ })
 		if n != len(all) || rows != n || len(k.ids)+n != 128 || len(k.free)+n != 192 || len(r.counters.free)+n != 132 {
-			t.Errorf("%d receivers, %d events, %d translations; free: %d identities, %d rows, %d counters", len(all), n, rows, len(k.ids), len(k.free), len(r.counters.free))
+			t.Errorf("%d receivers, %d events, %d translations; free: %d identities, %d rows, %d counters", len(all), n,
+				rows, len(k.ids), len(k.free), len(r.counters.free))
 		}
 		for g := range k.All() {
 			if err := g.Close(bg); err != nil {
@@ -230,9 +240,12 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		}
 		r.Close()
 		var log bytes.Buffer
-		next := loadGroups(t, Options{PinPath: pins, Linger: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		next := loadGroups(t, Options{
+			PinPath: pins, Linger: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
 		k := next.GroupKind("subs")
-		if found(k.Get(7)) != nil || found(k.Get(8)) == nil || found(k.Get(8)).Len() != 1 || !strings.Contains(log.String(), "subs id=0x7") {
+		if found(k.Get(7)) != nil || found(k.Get(8)) == nil || found(k.Get(8)).Len() != 1 ||
+			!strings.Contains(log.String(), "subs id=0x7") {
 			t.Errorf("%s: %v, %v; %s", tt.name, found(k.Get(7)), found(k.Get(8)), log.String())
 		}
 		if len(k.ids) != 127 || len(k.free) != 191 {

@@ -28,23 +28,35 @@ func groupsDesc() *abi.Desc {
 		Kernel: [2]int{5, 17},
 		Tables: []abi.Table{{
 			Name: "quota", Kind: abi.TableHash, Size: 4, Key: []abi.Member{uint("id", 4, 0)}, KeySize: 4, ValueSize: 16,
-			Value: []abi.Member{index("hits", abi.KindCounter, 0, 0), index("credit", abi.KindCredit, 2, 4), index("rate", abi.KindBucket, 1, 8), index("ids", abi.KindTranslation, 0, 12)},
+			Value: []abi.Member{
+				index("hits", abi.KindCounter, 0, 0), index("credit", abi.KindCredit, 2, 4),
+				index("rate", abi.KindBucket, 1, 8), index("ids", abi.KindTranslation, 0, 12),
+			},
 		}},
 		Groups: []abi.Group{{
-			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []abi.Member{uint("id", 4, 0)}, KeySize: 4, ReceiverSize: 80,
+			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []abi.Member{uint("id", 4, 0)}, KeySize: 4,
+			ReceiverSize: 80,
 			Receiver: []abi.Member{
-				{Name: "local", Kind: abi.KindEndpoint, Size: 18}, {Name: "remote", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+				{Name: "local", Kind: abi.KindEndpoint, Size: 18},
+				{Name: "remote", Kind: abi.KindEndpoint, Size: 18, Off: 18},
 				{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
-				uint("value", 4, 56), index("skipped", abi.KindCounter, 0, 60), index("credit", abi.KindCredit, 2, 64), index("rate", abi.KindBucket, 1, 68),
-				index("ids", abi.KindTranslation, 0, 72), {Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true},
+				uint("value", 4, 56), index("skipped", abi.KindCounter, 0, 60), index("credit", abi.KindCredit, 2, 64),
+				index("rate", abi.KindBucket, 1, 68),
+				index("ids", abi.KindTranslation, 0, 72),
+				{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true},
 			},
 		}},
 		Events: []abi.Event{
-			{Name: "sent", Size: 40, Fields: []abi.Member{uint("packet", 8, 16), uint("number", 8, 24), uint("value", 4, 32), uint("of", 4, 36)}},
+			{
+				Name: "sent", Size: 40, Fields: []abi.Member{
+					uint("packet", 8, 16), uint("number", 8, 24), uint("value", 4, 32), uint("of", 4, 36),
+				},
+			},
 			{Name: "made", Size: 16},
 		},
 		Programs: []abi.Program{
-			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed}, {Name: "no_subs", Kind: abi.ReasonPunted}, {Name: "ring_full", Kind: abi.ReasonPunted}}},
+			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed},
+				{Name: "no_subs", Kind: abi.ReasonPunted}, {Name: "ring_full", Kind: abi.ReasonPunted}}},
 			{Name: "draw", Hook: abi.HookIngress, Base: 3}, {Name: "translate", Hook: abi.HookIngress, Base: 3},
 		},
 		Levels: 2, Receivers: 129, Credits: 397, Shared: 133, Translations: 1024, Ring: 65536,
@@ -80,7 +92,10 @@ func openGroup(t testing.TB, r *Relay, key int) *Group {
 
 // subscriber is the n-th receiver's values.
 func subscriber(n, value int) []any {
-	return []any{netip.MustParseAddrPort("192.0.2.1:5004"), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}), uint16(6000+n)), value}
+	return []any{
+		netip.MustParseAddrPort("192.0.2.1:5004"),
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}), uint16(6000+n)), value,
+	}
 }
 
 func add(t testing.TB, g *Group, n, value int) *Receiver {
@@ -151,7 +166,8 @@ func TestGroup(t *testing.T) {
 	var got []*Receiver
 	drain(t, r, func(ev *Event) {
 		got = append(got, ev.Receiver)
-		if ev.Desc().Name != "sent" || ev.Uint(2) != 10*uint64(len(got)) || ev.Uint(1) != 0 || time.Since(ev.Time) > time.Minute || time.Since(ev.Time) < 0 {
+		if ev.Desc().Name != "sent" || ev.Uint(2) != 10*uint64(len(got)) || ev.Uint(1) != 0 ||
+			time.Since(ev.Time) > time.Minute || time.Since(ev.Time) < 0 {
 			t.Errorf("event %v of %v at %v", ev.Values(), ev.Receiver, ev.Time)
 		}
 	})
@@ -169,7 +185,8 @@ func TestGroup(t *testing.T) {
 	if err := anna.Set(bg, subscriber(1, 11)...); err != nil {
 		t.Fatal(err)
 	}
-	if v := anna.Values(); fmt.Sprint(v) != "[192.0.2.1:5004 203.0.113.1:6001 11]" || anna.State(0).(*Counter) != skipped {
+	if v := anna.Values(); fmt.Sprint(v) != "[192.0.2.1:5004 203.0.113.1:6001 11]" ||
+		anna.State(0).(*Counter) != skipped {
 		t.Errorf("values %v", v)
 	}
 	if err := bert.Remove(bg); err != nil {

@@ -98,7 +98,8 @@ func (row *tableRow) findHops() error {
 		case abi.KindNextHop:
 			to := getAddr(row.value[m.Off+abi.NextHopAddr:])
 			if !to.IsUnspecified() { // no next hop, as in an empty row of an array
-				if why := notAHost(to); why != "" && !to.IsLinkLocalUnicast() { // routers are known by link-local addresses
+				// routers are known by link-local addresses
+				if why := notAHost(to); why != "" && !to.IsLinkLocalUnicast() {
 					return &ValueError{Where: strconv.Quote(m.Name), Value: to, Reason: why}
 				}
 				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{to: to}})
@@ -115,7 +116,8 @@ func (row *tableRow) findHops() error {
 				}
 				if key.from.Is4() != key.to.Is4() {
 					return &ValueError{
-						Where: fmt.Sprintf("%q and %q", m.From, m.To), Value: fmt.Sprintf("%v and %v", key.from, key.to),
+						Where:  fmt.Sprintf("%q and %q", m.From, m.To),
+						Value:  fmt.Sprintf("%v and %v", key.from, key.to),
 						Reason: "are the source and the destination of one packet, and must be of one IP family",
 					}
 				}
@@ -172,7 +174,9 @@ func newHops(r *Relay) (*hops, error) {
 		}
 		if h.paths, err = newPaths(h); err != nil {
 			h.routes.Close()
-			return nil, &KernelError{Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err}
+			return nil, &KernelError{
+				Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err,
+			}
 		}
 	}
 	return h, nil
@@ -295,7 +299,8 @@ func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) {
 			}
 		}
 		// A session's row is ours alone. Another row is what user space put, since nothing else writes hops.
-		if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil &&
+			!errors.Is(err, ebpf.ErrKeyNotExist) {
 			r.log.Error("a row can't follow a change of route",
 				"relay", r.desc.Name, "to", e.key.to, "error", row.table.explain(err))
 		}

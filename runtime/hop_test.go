@@ -27,7 +27,10 @@ func hopIn(t testing.TB, s *Session, row int) Hop {
 			off = m.Off
 		}
 	}
-	return Hop{State: HopState(b[off+6]), Ifindex: int(abi.Order.Uint32(b[off:])), MTU: int(abi.Order.Uint16(b[off+4:])), Dst: [6]byte(b[off+8:]), Src: [6]byte(b[off+14:])}
+	return Hop{
+		State: HopState(b[off+6]), Ifindex: int(abi.Order.Uint32(b[off:])), MTU: int(abi.Order.Uint16(b[off+4:])),
+		Dst: [6]byte(b[off+8:]), Src: [6]byte(b[off+14:]),
+	}
 }
 
 // network is a host with two devices: a client's network on one, a router to everything else on the other.
@@ -82,12 +85,15 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 	via := routes.Neighbour{Ifindex: b.dev.Index, Addr: netip.MustParseAddr("192.0.2.254")}
 	r.hops.routes.Probe(via)
 	is("still", 0, moved)
-	if out, err := b.host.Command(t.Context(), "ip", "neigh", "show", "192.0.2.254").CombinedOutput(); err != nil || !strings.Contains(string(out), "PERMANENT") {
+	if out, err := b.host.Command(t.Context(), "ip", "neigh", "show", "192.0.2.254").CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "PERMANENT") {
 		t.Errorf("a permanent neighbour became %s, %v", out, err)
 	}
 	ip("neigh", "del", "192.0.2.254", "dev", "in0")
 	// Where the next hop is lost, the kernel is asked to find it again.
-	until(t, time.Second, "it is gone", func() bool { return hopIn(t, s, 0).State == HopNeighbour || hopIn(t, s, 0) == direct })
+	until(t, time.Second, "it is gone", func() bool {
+		return hopIn(t, s, 0).State == HopNeighbour || hopIn(t, s, 0) == direct
+	})
 	is("it is found again", 0, direct)
 
 	ip("route", "replace", "203.0.113.0/24", "via", "192.0.2.254", "dev", "in0", "mtu", "1300")

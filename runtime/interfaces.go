@@ -95,7 +95,8 @@ func (r *Relay) listenInterfaces(n *interfaces) {
 		}
 		for _, m := range msgs {
 			// Bridges announce their ports in a family of their own.
-			if (m.Header.Type != unix.RTM_NEWLINK && m.Header.Type != unix.RTM_DELLINK) || len(m.Data) < unix.SizeofIfInfomsg ||
+			if (m.Header.Type != unix.RTM_NEWLINK && m.Header.Type != unix.RTM_DELLINK) ||
+				len(m.Data) < unix.SizeofIfInfomsg ||
 				m.Data[0] != unix.AF_UNSPEC {
 				continue
 			}

@@ -78,13 +78,16 @@ func TestInterfaceComesBack(t *testing.T) {
 		for round := range 3 {
 			b.send(t, 2)
 			total += 2
-			until(t, 5*time.Second, "packets are forwarded", func() bool { return must(fwd.Count("sent")).Packets == total })
+			until(t, 5*time.Second, "packets are forwarded", func() bool {
+				return must(fwd.Count("sent")).Packets == total
+			})
 			if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
 				t.Fatal(err)
 			}
 			until(t, 5*time.Second, "both are lost", func() bool {
 				a, o := fwd.Attachments(), r.Program("out").Attachments()
-				return len(a) == 1 && len(o) == 1 && errors.Is(a[0].Lost, errInterfaceGone) && o[0].Lost != nil && a[0].Index == 0
+				return len(a) == 1 && len(o) == 1 && errors.Is(a[0].Lost, errInterfaceGone) && o[0].Lost != nil &&
+					a[0].Index == 0
 			})
 			b.dev, b.there = b.join(t, "in0", fmt.Sprint("out", round+1))
 			until(t, 5*time.Second, "both are attached again", func() bool {
@@ -94,11 +97,14 @@ func TestInterfaceComesBack(t *testing.T) {
 		}
 		var want []string
 		for range 3 {
-			want = append(want, "fwd in0: the interface is gone", "out in0: the interface is gone", "fwd in0", "out in0")
+			want = append(want, "fwd in0: the interface is gone", "out in0: the interface is gone", "fwd in0",
+				"out in0")
 		}
 		c.until(t, want...)
 		b.send(t, 1)
-		until(t, 5*time.Second, "a packet is forwarded", func() bool { return must(fwd.Count("sent")).Packets == total+1 })
+		until(t, 5*time.Second, "a packet is forwarded", func() bool {
+			return must(fwd.Count("sent")).Packets == total+1
+		})
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +193,9 @@ func TestOrderComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.join(t, "in0", fmt.Sprint("out", round+1))
-			until(t, 5*time.Second, "both are attached again", func() bool { return len(b.ingress(t, r, "in0", clsact)) == 2 })
+			until(t, 5*time.Second, "both are attached again", func() bool {
+				return len(b.ingress(t, r, "in0", clsact)) == 2
+			})
 		}
 		// One that is asked for again while it waits keeps its place, too.
 		if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
@@ -260,7 +268,9 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		c.until(t, "fwd in0: the interface is gone", "fwd in0")
 		ip("link", "set", "in0", "up")
 		b.send(t, 1)
-		until(t, 5*time.Second, "a packet is forwarded again", func() bool { return must(fwd.Count("sent")).Packets == 2 })
+		until(t, 5*time.Second, "a packet is forwarded again", func() bool {
+			return must(fwd.Count("sent")).Packets == 2
+		})
 		// Gone, and another device takes its name.
 		ip("link", "del", "in0")
 		b.dev, b.there = b.join(t, "temp", "out1")
@@ -383,7 +393,8 @@ func TestAnnouncements(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(b.host.Run("ip", "link", "add", "br0", "type", "bridge"),
-		b.host.Run("ip", "link", "set", "in0", "master", "br0"), b.host.Run("ip", "link", "set", "in0", "nomaster")); err != nil {
+		b.host.Run("ip", "link", "set", "in0", "master", "br0"),
+		b.host.Run("ip", "link", "set", "in0", "nomaster")); err != nil {
 		t.Fatal(err)
 	}
 	// More than a socket can hold: devices come and go while the reader can't read, ours among them.
@@ -405,7 +416,9 @@ func TestAnnouncements(t *testing.T) {
 	}
 	until(t, 5*time.Second, "it is lost", func() bool { return r.Program("fwd").Attachments()[0].Lost != nil })
 	b.dev, b.there = b.join(t, "in0", "out1")
-	until(t, 5*time.Second, "it is attached again", func() bool { return r.Program("fwd").Attachments()[0].Index == b.dev.Index })
+	until(t, 5*time.Second, "it is attached again", func() bool {
+		return r.Program("fwd").Attachments()[0].Index == b.dev.Index
+	})
 	if err := r.Close(); err != nil { // all is told when it returns
 		t.Fatal(err)
 	}

@@ -92,7 +92,8 @@ func (c *clock) time(j uint64) time.Time {
 	s := c.sample.Load()
 	// A difference of unsigned numbers, as signed: the past is negative.
 	d := int64(j - s.jiffies)
-	return s.at.Add(time.Duration(d/int64(c.hz))*time.Second + time.Duration(d%int64(c.hz))*time.Second/time.Duration(c.hz))
+	return s.at.Add(time.Duration(d/int64(c.hz))*time.Second + time.Duration(d%int64(c.hz))*time.Second/
+		time.Duration(c.hz))
 }
 
 // recently is how long after a lease has lapsed its relay is still taken over as it is: until then, hops are hardly
@@ -165,7 +166,8 @@ func (r *Relay) keepLease() {
 			return // Close came first
 		}
 		if err != nil && !failing {
-			r.log.Error("the lease can't be renewed; packets will go up when it lapses", "relay", r.desc.Name, "error", err)
+			r.log.Error("the lease can't be renewed; packets will go up when it lapses", "relay", r.desc.Name,
+				"error", err)
 		}
 		failing = err != nil
 	}

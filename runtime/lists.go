@@ -13,11 +13,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// receiverLists makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has it, and
-// neither are the rows that are in it: what has changed gets new rows, a new list is filled, and takes the old one's
-// place by one update of the hash of maps. When that system call returns, the kernel has waited for all programs that
-// may still read the old list (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which nobody has
-// any more are used again, and what belonged to receivers that were removed is freed.
+// receiverLists makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has
+// it, and neither are the rows that are in it: what has changed gets new rows, a new list is filled, and takes the old
+// one's place by one update of the hash of maps. When that system call returns, the kernel has waited for all programs
+// that may still read the old list (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which nobody
+// has any more are used again, and what belonged to receivers that were removed is freed.
 //
 // Waiting for programs takes the system call a grace period of RCU, some milliseconds. Whatever is planned for a group
 // meanwhile goes into the next list together. One goroutine, the committer, brings one group after the other up to
@@ -25,7 +25,8 @@ import (
 // element that one update has replaced to the next one of the same batch, and a program that has just found the first
 // group in it would read the other one's list.
 //
-// Lock order: relay.mu, then receiverLists.mu. What the committer alone writes it writes with receiverLists.mu held, and reads without.
+// Lock order: relay.mu, then receiverLists.mu. What the committer alone writes it writes with
+// receiverLists.mu held, and reads without.
 type receiverLists struct {
 	relay *Relay
 
@@ -173,7 +174,8 @@ func (f *receiverLists) lead() {
 			continue
 		}
 		if len(g.waiters) == 0 {
-			f.relay.log.Error("a group can't follow a change of route", "relay", f.relay.desc.Name, "group", g.String(), "error", err)
+			f.relay.log.Error("a group can't follow a change of route", "relay", f.relay.desc.Name, "group", g.String(),
+				"error", err)
 		}
 		g.stale = g.stale || c.stale
 		g.rollBack()
@@ -199,7 +201,10 @@ func (g *Group) answer(version uint64, err error) {
 
 // snapshot takes what is planned. lists.mu is held.
 func (g *Group) snapshot() *commit {
-	c := &commit{group: g, version: g.version, closing: g.closing, stale: g.stale, list: slices.Clone(g.plan), leaving: g.leaving}
+	c := &commit{
+		group: g, version: g.version, closing: g.closing, stale: g.stale, list: slices.Clone(g.plan),
+		leaving: g.leaving,
+	}
 	for _, v := range c.list {
 		c.planned = append(c.planned, v.planned)
 	}
@@ -207,7 +212,8 @@ func (g *Group) snapshot() *commit {
 	return c
 }
 
-// rollBack plans what the kernel has. Receivers that it doesn't have are freed by those who added them. lists.mu is held.
+// rollBack plans what the kernel has. Receivers that it doesn't have are freed by those who
+// added them. lists.mu is held.
 func (g *Group) rollBack() {
 	for _, v := range g.plan {
 		v.planned = nil
@@ -351,7 +357,9 @@ func (f *receiverLists) makeRows(c *commit) {
 
 // moved says whether a way in a row is no longer the one that is known. relay.mu is held.
 func (row *tableRow) moved() bool {
-	return slices.ContainsFunc(row.hops, func(h rowHop) bool { return h.hop != nil && h.hop.now.stored() != getHop(row.value[h.off:]) })
+	return slices.ContainsFunc(row.hops, func(h rowHop) bool {
+		return h.hop != nil && h.hop.now.stored() != getHop(row.value[h.off:])
+	})
 }
 
 func (f *receiverLists) writeRows(c *commit) error {

@@ -27,7 +27,8 @@ func loaded(t *testing.T) int {
 		}
 		id = next
 		if m, err := ebpf.NewMapFromID(id); err == nil {
-			if info, err := m.Info(); err == nil && (strings.HasPrefix(info.Name, "tbl_things") || info.Name == "tbl_by_client") {
+			if info, err := m.Info(); err == nil && (strings.HasPrefix(info.Name, "tbl_things") ||
+				info.Name == "tbl_by_client") {
 				n++
 			}
 			m.Close()
@@ -48,23 +49,51 @@ func TestLoadRefuses(t *testing.T) {
 		{name: "not an object", object: []byte("hello, world"), want: []string{"damaged or belongs to another relay"}},
 		{name: "truncated by half", object: object[:len(object)/2], want: []string{"damaged"}},
 		{name: "truncated at the end", object: object[:len(object)-100], want: []string{"damaged"}},
-		{name: "another table", change: func(d *abi.Desc, _ *Options) { d.Tables[2].Name = "sinks" }, want: []string{"no map tbl_sinks", "build both again"}},
-		{name: "another key", change: func(d *abi.Desc, _ *Options) { d.Tables[2].KeySize = 20 }, want: []string{"tbl_sources has keys of 16 and values of 8 bytes, not 20 and 8"}},
-		{name: "another size", change: func(d *abi.Desc, _ *Options) { d.Tables[2].Size = 5 }, want: []string{"tbl_sources has 4 entries, not 5"}},
-		{name: "another kind", change: func(d *abi.Desc, _ *Options) { d.Tables[2].Kind = abi.TableLRU }, want: []string{"of type Hash, not LRUHash"}},
-		{name: "more reasons", change: func(d *abi.Desc, _ *Options) { d.Programs[1].Reasons = make([]abi.Reason, 3) }, want: []string{"fr_reasons has 5 entries, not 8"}},
-		{name: "another program", change: func(d *abi.Desc, _ *Options) { d.Programs[0].Name = "gone" }, want: []string{"no program prog_gone"}},
-		{name: "another setting", change: func(d *abi.Desc, _ *Options) { d.Settings[0].Name = "gone" }, want: []string{"no variable set_gone"}},
-		{name: "a setting of another size", change: func(d *abi.Desc, _ *Options) { d.Settings[0].Size = 4 }, want: []string{"set_port has 2 bytes, not 4"}},
-		{name: "unknown setting", change: func(_ *abi.Desc, o *Options) { o.Settings = map[string]any{"prot": 1} }, want: []string{`no setting "prot"`}},
-		{name: "setting out of range", change: func(_ *abi.Desc, o *Options) { o.Settings = map[string]any{"port": 60001} }, want: []string{`setting "port": 60001 is out of range: 0 to 60000`}},
-		{name: "setting too wide", change: func(_ *abi.Desc, o *Options) { o.Settings = map[string]any{"port": 70000} }, want: []string{"doesn't fit in 16 bits"}},
-		{name: "setting of another type", change: func(_ *abi.Desc, o *Options) { o.Settings = map[string]any{"self": "::1"} }, want: []string{"is a string, netip.Addr is needed"}},
-		{name: "setting left out", change: func(d *abi.Desc, _ *Options) { d.Settings[0].Required = true }, want: []string{"has no default and must be given"}},
-		{name: "short lease", change: func(_ *abi.Desc, o *Options) { o.Lease = time.Millisecond }, want: []string{"too short"}},
-		{name: "linger without pins", change: func(_ *abi.Desc, o *Options) { o.Linger = time.Second }, want: []string{"needs a PinPath"}},
-		{name: "pins elsewhere", change: func(_ *abi.Desc, o *Options) { o.PinPath = t.TempDir() }, want: []string{"not in a BPF file system", "/sys/fs/bpf"}},
-		{name: "rejected by the verifier", object: build(t, "UNSAFE"), want: []string{"verifier rejects it", "invalid access to packet"}},
+		{name: "another table", change: func(d *abi.Desc, _ *Options) {
+			d.Tables[2].Name = "sinks"
+		}, want: []string{"no map tbl_sinks", "build both again"}},
+		{name: "another key", change: func(d *abi.Desc, _ *Options) {
+			d.Tables[2].KeySize = 20
+		}, want: []string{"tbl_sources has keys of 16 and values of 8 bytes, not 20 and 8"}},
+		{name: "another size", change: func(d *abi.Desc, _ *Options) {
+			d.Tables[2].Size = 5
+		}, want: []string{"tbl_sources has 4 entries, not 5"}},
+		{name: "another kind", change: func(d *abi.Desc, _ *Options) {
+			d.Tables[2].Kind = abi.TableLRU
+		}, want: []string{"of type Hash, not LRUHash"}},
+		{name: "more reasons", change: func(d *abi.Desc, _ *Options) { d.Programs[1].Reasons = make([]abi.Reason, 3) },
+			want: []string{"fr_reasons has 5 entries, not 8"}},
+		{name: "another program", change: func(d *abi.Desc, _ *Options) {
+			d.Programs[0].Name = "gone"
+		}, want: []string{"no program prog_gone"}},
+		{name: "another setting", change: func(d *abi.Desc, _ *Options) {
+			d.Settings[0].Name = "gone"
+		}, want: []string{"no variable set_gone"}},
+		{name: "a setting of another size", change: func(d *abi.Desc, _ *Options) { d.Settings[0].Size = 4 },
+			want: []string{"set_port has 2 bytes, not 4"}},
+		{name: "unknown setting", change: func(_ *abi.Desc, o *Options) { o.Settings = map[string]any{"prot": 1} },
+			want: []string{`no setting "prot"`}},
+		{name: "setting out of range", change: func(_ *abi.Desc, o *Options) {
+			o.Settings = map[string]any{"port": 60001}
+		}, want: []string{`setting "port": 60001 is out of range: 0 to 60000`}},
+		{name: "setting too wide", change: func(_ *abi.Desc, o *Options) { o.Settings = map[string]any{"port": 70000} },
+			want: []string{"doesn't fit in 16 bits"}},
+		{name: "setting of another type", change: func(_ *abi.Desc, o *Options) {
+			o.Settings = map[string]any{"self": "::1"}
+		}, want: []string{"is a string, netip.Addr is needed"}},
+		{name: "setting left out", change: func(d *abi.Desc, _ *Options) { d.Settings[0].Required = true },
+			want: []string{"has no default and must be given"}},
+		{name: "short lease", change: func(_ *abi.Desc, o *Options) {
+			o.Lease = time.Millisecond
+		}, want: []string{"too short"}},
+		{name: "linger without pins", change: func(_ *abi.Desc, o *Options) {
+			o.Linger = time.Second
+		}, want: []string{"needs a PinPath"}},
+		{name: "pins elsewhere", change: func(_ *abi.Desc, o *Options) {
+			o.PinPath = t.TempDir()
+		}, want: []string{"not in a BPF file system", "/sys/fs/bpf"}},
+		{name: "rejected by the verifier", object: build(t, "UNSAFE"),
+			want: []string{"verifier rejects it", "invalid access to packet"}},
 	}
 	before := loaded(t)
 	for _, tt := range tests {
@@ -120,7 +149,10 @@ func TestSettings(t *testing.T) {
 		{"defaults", nil, "no_by_client"},
 		{"on, for another port", map[string]any{"on": true, "port": uint16(3477)}, "no_by_client"},
 		{"on, for the port", map[string]any{"on": true}, "port"},
-		{"on, for the port, self unspecified", map[string]any{"on": true, "port": 3478, "self": netip.IPv6Unspecified()}, "no_by_client"},
+		{
+			"on, for the port, self unspecified",
+			map[string]any{"on": true, "port": 3478, "self": netip.IPv6Unspecified()}, "no_by_client",
+		},
 		{"port 0", map[string]any{"on": true, "port": 0}, "no_by_client"},
 	}
 	for _, tt := range tests {
@@ -233,7 +265,8 @@ func TestClosedRelay(t *testing.T) {
 // A person without rights is told which.
 func TestRights(t *testing.T) {
 	out := runChild(t, "unprivileged")
-	if !strings.Contains(out, "may not load BPF programs") || !strings.Contains(out, "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON") {
+	if !strings.Contains(out, "may not load BPF programs") || !strings.Contains(out,
+		"CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON") {
 		t.Errorf("error %q", out)
 	}
 }

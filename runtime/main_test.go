@@ -76,24 +76,31 @@ func flowDesc() *abi.Desc {
 		Tables: []abi.Table{
 			{Name: "by_client", Kind: abi.TableHash, Size: 8, KeySize: 40, ValueSize: 64, Session: "flow",
 				Key: []abi.Member{ep("client", 0), ep("server", 18), uint("number", 2, 36)},
-				Value: []abi.Member{ep("relayed", 0), ep("peer", 18), {Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed"},
+				Value: []abi.Member{ep("relayed", 0), ep("peer", 18),
+					{Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed"},
 					hidden("slot", 56), hidden("gen", 60)}},
 			{Name: "by_peer", Kind: abi.TableHash, Size: 8, KeySize: 36, ValueSize: 72, Session: "flow",
 				Key: []abi.Member{ep("peer", 0), ep("relayed", 18)},
-				Value: []abi.Member{ep("client", 0), ep("server", 18), uint("number", 2, 36), {Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server"},
+				Value: []abi.Member{ep("client", 0), ep("server", 18), uint("number", 2, 36),
+					{Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client",
+						From: "server"},
 					hidden("slot", 60), hidden("gen", 64)}},
 			{Name: "sources", Kind: abi.TableHash, Size: 4, KeySize: 16, ValueSize: 8,
-				Key:   []abi.Member{{Name: "addr", Kind: abi.KindAddr, Size: 16}},
-				Value: []abi.Member{{Name: "connections", Kind: abi.KindCounter, Size: 4}, {Name: "refused", Kind: abi.KindCounter, Size: 4, Off: 4}}},
+				Key: []abi.Member{{Name: "addr", Kind: abi.KindAddr, Size: 16}},
+				Value: []abi.Member{{Name: "connections", Kind: abi.KindCounter, Size: 4},
+					{Name: "refused", Kind: abi.KindCounter, Size: 4, Off: 4}}},
 			{Name: "routes", Kind: abi.TableLPM, Size: 16, KeySize: 20, ValueSize: 40,
 				Key:   []abi.Member{{Name: "dst", Kind: abi.KindPrefix, Size: 20}},
 				Value: []abi.Member{{Name: "via", Kind: abi.KindNextHop, Size: 36}}},
 			{Name: "things", Kind: abi.TableHash, Size: 2, KeySize: 8, ValueSize: 56,
 				Key: []abi.Member{uint("id", 4, 0), uint("kind", 1, 4)},
-				Value: []abi.Member{uint("n", 8, 0), ep("at", 8), {Name: "mac", Kind: abi.KindMAC, Size: 6, Off: 26}, {Name: "tag", Kind: abi.KindBytes, Size: 8, Off: 32},
-					{Name: "on", Kind: abi.KindBool, Size: 1, Off: 40}, {Name: "level", Kind: abi.KindUint, Bits: 3, Size: 1, Off: 41}}},
+				Value: []abi.Member{uint("n", 8, 0), ep("at", 8), {Name: "mac", Kind: abi.KindMAC, Size: 6, Off: 26},
+					{Name: "tag", Kind: abi.KindBytes, Size: 8, Off: 32},
+					{Name: "on", Kind: abi.KindBool, Size: 1, Off: 40},
+					{Name: "level", Kind: abi.KindUint, Bits: 3, Size: 1, Off: 41}}},
 			{Name: "loads", Kind: abi.TableHash, PerCPU: true, Size: 4, KeySize: 4, ValueSize: 16,
-				Key: []abi.Member{uint("id", 4, 0)}, Value: []abi.Member{uint("n", 8, 0), {Name: "on", Kind: abi.KindBool, Size: 1, Off: 8}}},
+				Key:   []abi.Member{uint("id", 4, 0)},
+				Value: []abi.Member{uint("n", 8, 0), {Name: "on", Kind: abi.KindBool, Size: 1, Off: 8}}},
 			{Name: "levels", Kind: abi.TableArray, Size: 4, KeySize: 4, ValueSize: 8,
 				Key: []abi.Member{uint("index", 4, 0)}, Value: []abi.Member{uint("limit", 8, 0)}},
 		},
@@ -104,11 +111,16 @@ func flowDesc() *abi.Desc {
 				{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Ranges: [][2]uint64{{0x4000, 0x4fff}}},
 				{Name: "relayed", Kind: abi.KindEndpoint, Size: 18}, {Name: "peer", Kind: abi.KindEndpoint, Size: 18},
 			},
-			Rows: []abi.Row{{Table: 0, Key: []int{0, 1, 2}, Value: []int{3, 4}}, {Table: 1, Key: []int{4, 3}, Value: []int{0, 1, 2}}},
+			Rows: []abi.Row{
+				{Table: 0, Key: []int{0, 1, 2}, Value: []int{3, 4}},
+				{Table: 1, Key: []int{4, 3}, Value: []int{0, 1, 2}},
+			},
 		}},
 		Programs: []abi.Program{
 			{Name: "fwd", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
-				{Name: "inactive", Kind: abi.ReasonPunted}, {Name: "no_by_client", Kind: abi.ReasonPunted}, {Name: "sent", Kind: abi.ReasonSent}, {Name: "port", Kind: abi.ReasonPunted}, {Name: "other", Kind: abi.ReasonPunted}}},
+				{Name: "inactive", Kind: abi.ReasonPunted}, {Name: "no_by_client", Kind: abi.ReasonPunted},
+				{Name: "sent", Kind: abi.ReasonSent}, {Name: "port", Kind: abi.ReasonPunted},
+				{Name: "other", Kind: abi.ReasonPunted}}},
 			{Name: "out", Hook: abi.HookEgress, Base: 5},
 		},
 		Counters: []string{"hits"},
@@ -153,7 +165,10 @@ func flow(n int) []any {
 	port := func(addr string, base int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(base+n))
 	}
-	return []any{port("198.51.100.7", 40000), port("192.0.2.1", 3478-n), 0x4000 + n, port("192.0.2.1", 50000), port("203.0.113.9", 7000)}
+	return []any{
+		port("198.51.100.7", 40000), port("192.0.2.1", 3478-n), 0x4000 + n, port("192.0.2.1", 50000),
+		port("203.0.113.9", 7000),
+	}
 }
 
 func open(t testing.TB, r *Relay, n int) *Session {

@@ -41,7 +41,8 @@ func readObject(desc *abi.Desc, object []byte) (*ebpf.CollectionSpec, error) {
 		if v := spec.Variables[abi.SettingPrefix+s.Name]; v == nil {
 			errs = append(errs, bad(nil, "it has no variable %s%s", abi.SettingPrefix, s.Name))
 		} else if int(v.Size()) != s.Size {
-			errs = append(errs, bad(nil, "variable %s%s has %d bytes, not %d", abi.SettingPrefix, s.Name, v.Size(), s.Size))
+			errs = append(errs, bad(nil, "variable %s%s has %d bytes, not %d", abi.SettingPrefix, s.Name, v.Size(),
+				s.Size))
 		}
 	}
 	if ring := spec.Maps[abi.MapEvents]; ring != nil {
@@ -70,7 +71,8 @@ func wrongMap(got *ebpf.MapSpec, want abi.Map) string {
 		return fmt.Sprintf("map %s has %d entries, not %d", want.Name, got.MaxEntries, want.Entries)
 	case want.Mmap && got.Flags&unix.BPF_F_MMAPABLE == 0:
 		return fmt.Sprintf("map %s can't be mapped into memory", want.Name)
-	case want.List > 0 && (got.InnerMap == nil || got.InnerMap.Type != ebpf.Array || int(got.InnerMap.ValueSize) != want.List):
+	case want.List > 0 && (got.InnerMap == nil || got.InnerMap.Type != ebpf.Array ||
+		int(got.InnerMap.ValueSize) != want.List):
 		return fmt.Sprintf("map %s has no lists of %d bytes", want.Name, want.List)
 	}
 	return ""
@@ -135,7 +137,8 @@ func getUintOf(kind abi.Kind, buf []byte) uint64 {
 // loadCollection loads maps and programs, using the maps found instead of new ones.
 func loadCollection(desc *abi.Desc, spec *ebpf.CollectionSpec, found map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	doing := fmt.Sprintf("load relay %q", desc.Name)
-	// Kernels before 5.11 account maps against the limit of locked memory. A process that may do nothing fails here first.
+	// Kernels before 5.11 account maps against the limit of locked memory. A process that may do
+	// nothing fails here first.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, explainLoad(desc, doing, fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
@@ -162,7 +165,8 @@ func explainLoad(desc *abi.Desc, doing string, err error) error {
 		e.Fix = "use a newer kernel"
 	case errors.Is(err, unix.EPERM):
 		e.Cause = "this process may not load BPF programs"
-		e.Fix = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well)"
+		e.Fix = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; " +
+			"before 5.11, CAP_SYS_RESOURCE as well)"
 	case errors.As(err, &verifier):
 		e.Cause = "the kernel's verifier rejects it"
 		e.Fix = "this is a fault of fastrelay-gen: please report it with the whole log"

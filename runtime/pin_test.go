@@ -61,7 +61,9 @@ func TestAdopt(t *testing.T) {
 	for _, clsact := range []bool{false, true} {
 		t.Run(map[bool]string{false: "tcx", true: "clsact"}[clsact], func(t *testing.T) {
 			b := newBench(t)
-			opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: 5 * time.Second, Clsact: clsact, Routes: someHop}
+			opt := Options{
+				PinPath: "/sys/fs/bpf/" + pinName(t), Linger: 5 * time.Second, Clsact: clsact, Routes: someHop,
+			}
 			old := b.load(t, opt)
 			if err := old.Program("fwd").Attach("in0"); err != nil {
 				t.Fatal(err)
@@ -71,11 +73,14 @@ func TestAdopt(t *testing.T) {
 			if err := old.Table("sources").Put(key, []any{41, nil}); err != nil {
 				t.Fatal(err)
 			}
-			if err := old.Table("routes").Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{netip.MustParseAddr("192.0.2.9")}); err != nil {
+			if err := old.Table("routes").
+				Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{netip.MustParseAddr("192.0.2.9")}); err != nil {
 				t.Fatal(err)
 			}
 			b.send(t, 1)
-			until(t, 2*time.Second, "a packet is forwarded", func() bool { return must(was.Counters())[0].Packets == 1 })
+			until(t, 2*time.Second, "a packet is forwarded", func() bool {
+				return must(was.Counters())[0].Packets == 1
+			})
 
 			// A second process is kept out while the first is there.
 			err := b.host.Do(func() error { _, err := Load(flowDesc(), build(t), quiet(opt)); return err })
@@ -90,9 +95,13 @@ func TestAdopt(t *testing.T) {
 			}
 			now := b.load(t, opt)
 			before := must(now.Program("fwd").Count("sent")).Packets
-			until(t, 2*time.Second, "packets go on", func() bool { return must(now.Program("fwd").Count("sent")).Packets > before+100 })
+			until(t, 2*time.Second, "packets go on", func() bool {
+				return must(now.Program("fwd").Count("sent")).Packets > before+100
+			})
 			total := uint64(stop()) + 1
-			until(t, 2*time.Second, "all packets are counted", func() bool { return must(now.Program("fwd").Count("sent")).Packets == total })
+			until(t, 2*time.Second, "all packets are counted", func() bool {
+				return must(now.Program("fwd").Count("sent")).Packets == total
+			})
 
 			var s *Session
 			for s = range now.Sessions() {
@@ -121,7 +130,9 @@ func TestAdopt(t *testing.T) {
 			}
 			before = must(now.Program("fwd").Count("sent")).Packets
 			b.send(t, 1)
-			until(t, 2*time.Second, "a packet goes up", func() bool { return must(now.Program("fwd").Count("no_by_client")).Packets == 1 })
+			until(t, 2*time.Second, "a packet goes up", func() bool {
+				return must(now.Program("fwd").Count("no_by_client")).Packets == 1
+			})
 			if must(now.Program("fwd").Count("sent")).Packets != before {
 				t.Error("a closed session forwards")
 			}
@@ -178,9 +189,12 @@ func TestOtherLayout(t *testing.T) {
 		define string
 		want   string
 	}{
-		{"a table of another size", func(d *abi.Desc) { d.Tables[2].Size = 5; d.Shared = 11 }, "SOURCES=5", `table "sources" is laid out otherwise`},
-		{"members swapped", func(d *abi.Desc) { v := d.Tables[4].Key; v[0].Name, v[1].Name = v[1].Name, v[0].Name }, "SOURCES=4", `table "things"`},
-		{"a field of sessions renamed", func(d *abi.Desc) { d.Sessions[0].Fields[0].Name = "caller" }, "SOURCES=4", `table "by_client"`},
+		{"a table of another size", func(d *abi.Desc) { d.Tables[2].Size = 5; d.Shared = 11 }, "SOURCES=5",
+			`table "sources" is laid out otherwise`},
+		{"members swapped", func(d *abi.Desc) { v := d.Tables[4].Key; v[0].Name, v[1].Name = v[1].Name, v[0].Name },
+			"SOURCES=4", `table "things"`},
+		{"a field of sessions renamed", func(d *abi.Desc) { d.Sessions[0].Fields[0].Name = "caller" }, "SOURCES=4",
+			`table "by_client"`},
 	}
 	for _, tt := range tests {
 		d := flowDesc()
@@ -212,7 +226,8 @@ func TestSmallChanges(t *testing.T) {
 	if run(t, next, packet(1)) != forwarded || must(next.Program("fwd").Count("sent")).Packets != 1 {
 		t.Errorf("sent: %v", must(next.Program("fwd").Count("sent")))
 	}
-	if err := next.Table("things").Put([]any{1, 1}, []any{1, netip.MustParseAddrPort("192.0.2.1:1"), [6]byte{}, [8]byte{}, true, 1}); err != nil {
+	if err := next.Table("things").
+		Put([]any{1, 1}, []any{1, netip.MustParseAddrPort("192.0.2.1:1"), [6]byte{}, [8]byte{}, true, 1}); err != nil {
 		t.Error(err)
 	}
 	next.Close()
@@ -313,7 +328,9 @@ func TestKilledWhileAdopting(t *testing.T) {
 			}
 			before := must(next.Program("fwd").Count("sent")).Packets
 			b.send(t, 3)
-			until(t, 2*time.Second, "three packets are forwarded, each once", func() bool { return must(next.Program("fwd").Count("sent")).Packets == before+3 })
+			until(t, 2*time.Second, "three packets are forwarded, each once", func() bool {
+				return must(next.Program("fwd").Count("sent")).Packets == before+3
+			})
 			if err := next.Close(); err != nil {
 				t.Fatal(err)
 			}

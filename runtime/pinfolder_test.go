@@ -121,7 +121,8 @@ func TestFoldersOfOthers(t *testing.T) {
 				t.Fatalf("error %v", err)
 			}
 			for _, want := range tt.want {
-				if !strings.Contains(err.Error(), strings.ReplaceAll(want, "_1", filepath.Base(base)[len("fastrelay_test"):])) {
+				if !strings.Contains(err.Error(),
+					strings.ReplaceAll(want, "_1", filepath.Base(base)[len("fastrelay_test"):])) {
 					t.Errorf("error %q doesn't say %q", err, want)
 				}
 			}

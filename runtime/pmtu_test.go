@@ -693,10 +693,16 @@ func TestPathMTUOfRows(t *testing.T) {
 		sends    []icmp.Ports
 		not      []icmp.Ports
 	}{
-		{"endpoints", &ep, &ep, []icmp.Ports{exact}, []icmp.Ports{none, ports(5000, 7001), ports(5001, 7000), ports(7000, 5000)}},
+		{
+			"endpoints", &ep, &ep, []icmp.Ports{exact}, []icmp.Ports{
+				none, ports(5000, 7001), ports(5001, 7000), ports(7000, 5000),
+			},
+		},
 		{"addresses, as of a tunnel", &addr, &addr, []icmp.Ports{exact, none, ports(1, 2)}, nil},
-		{"from an address to an endpoint", &addr, &ep, []icmp.Ports{exact, ports(1, 7000)}, []icmp.Ports{none, ports(5000, 7001)}},
-		{"from an endpoint to an address", &ep, &addr, []icmp.Ports{exact, ports(5000, 1)}, []icmp.Ports{none, ports(5001, 7000)}},
+		{"from an address to an endpoint", &addr, &ep, []icmp.Ports{exact, ports(1, 7000)},
+			[]icmp.Ports{none, ports(5000, 7001)}},
+		{"from an endpoint to an address", &ep, &addr, []icmp.Ports{exact, ports(5000, 1)},
+			[]icmp.Ports{none, ports(5001, 7000)}},
 		{"to an endpoint", nil, &ep, []icmp.Ports{exact, ports(1, 7000)}, []icmp.Ports{none, ports(5000, 7001)}},
 		{"to an address", nil, &addr, []icmp.Ports{exact, none}, nil},
 		{"a next hop", nil, nil, nil, []icmp.Ports{exact, none}},

@@ -164,8 +164,8 @@ type Attachment struct {
 	Index     int    // 0 where Lost is set
 	Mode      AttachMode
 
-	// Lost says why the program isn't attached at present: the interface has gone, or the new one of that name can't have
-	// the program. The relay attaches it again when an interface of that name appears. nil: it is attached.
+	// Lost says why the program isn't attached at present: the interface has gone, or the new one of that name can't
+	// have the program. The relay attaches it again when an interface of that name appears. nil: it is attached.
 	Lost error
 }
 

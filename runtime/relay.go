@@ -106,7 +106,8 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		opt.Lease = defaultLease
 	}
 	if opt.Lease < 40*time.Millisecond {
-		return nil, fmt.Errorf("relay %q: a lease of %v is too short to be renewed in time; at least 40ms", desc.Name, opt.Lease)
+		return nil, fmt.Errorf("relay %q: a lease of %v is too short to be renewed in time; at least 40ms", desc.Name,
+			opt.Lease)
 	}
 	if opt.Linger < 0 || opt.Linger > 0 && opt.PinPath == "" {
 		return nil, fmt.Errorf("relay %q: Linger needs a PinPath, and can't be negative", desc.Name)

@@ -125,11 +125,15 @@ func (s *Session) encode(values []any) error {
 		for _, f := range d.Fields {
 			names = append(names, f.Name)
 		}
-		return fmt.Errorf("session %q: %d values given, %d needed (%s)", d.Name, len(values), len(d.Fields), strings.Join(names, ", "))
+		return fmt.Errorf("session %q: %d values given, %d needed (%s)", d.Name, len(values), len(d.Fields),
+			strings.Join(names, ", "))
 	}
 	for i, f := range d.Fields {
 		bad := func(format string, args ...any) error {
-			return &ValueError{Where: fmt.Sprintf("session %q, %q", d.Name, f.Name), Value: values[i], Reason: fmt.Sprintf(format, args...)}
+			return &ValueError{
+				Where: fmt.Sprintf("session %q, %q", d.Name, f.Name), Value: values[i],
+				Reason: fmt.Sprintf(format, args...),
+			}
 		}
 		buf := make([]byte, f.Size)
 		if err := encode(buf, f.Kind, f.Bits, values[i]); err != nil {
@@ -142,7 +146,9 @@ func (s *Session) encode(values []any) error {
 			}
 		case abi.KindUint:
 			n := getUint(buf)
-			if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool { return r[0] <= n && n <= r[1] }) {
+			if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool {
+				return r[0] <= n && n <= r[1]
+			}) {
 				return bad("is out of range: %s", formatRanges(f.Ranges))
 			}
 		}
@@ -274,7 +280,8 @@ func (r *Relay) insert(s *Session, row *tableRow) error {
 		}
 		for _, mine := range s.rows {
 			if mine != row && mine.table == row.table && string(mine.key) == string(row.key) {
-				return fmt.Errorf("table %q: two rows of the session have one key, %s", row.table.desc.Name, row.table.keyString(row.key))
+				return fmt.Errorf("table %q: two rows of the session have one key, %s", row.table.desc.Name,
+					row.table.keyString(row.key))
 			}
 		}
 		if err := row.table.remove(row.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {

@@ -26,7 +26,8 @@ func TestSessionForwards(t *testing.T) {
 	if got := must(s.Counters()); got[0] != (Count{3, 180}) || got[1] != (Count{}) {
 		t.Errorf("counters %v", got)
 	}
-	if at := must(s.LastUsed()); at.Before(before.Add(-50*time.Millisecond)) || at.After(time.Now().Add(50*time.Millisecond)) {
+	if at := must(s.LastUsed()); at.Before(before.Add(-50*time.Millisecond)) || at.After(time.Now().
+		Add(50*time.Millisecond)) {
 		t.Errorf("last used at %v, not after %v", at, before)
 	}
 	if got := must(r.Program("fwd").Count("sent")); got != (Count{3, 180}) {
@@ -111,7 +112,8 @@ func TestSessionsFull(t *testing.T) {
 	}
 	_, err := r.Open("flow", flow(9)...)
 	var full *FullError
-	if !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.Size != 8 || !strings.Contains(err.Error(), `"flow"`) {
+	if !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.Size != 8 || !strings.Contains(err.Error(),
+		`"flow"`) {
 		t.Fatalf("error %v", err)
 	}
 	var collision *CollisionError
@@ -228,7 +230,8 @@ func TestSessionValues(t *testing.T) {
 	if got := s.Values()[4]; got != values[4] {
 		t.Errorf("peer %v", got)
 	}
-	if _, err := r.Open("flow", values[:4]...); err == nil || !strings.Contains(err.Error(), "4 values given, 5 needed") {
+	if _, err := r.Open("flow", values[:4]...); err == nil || !strings.Contains(err.Error(),
+		"4 values given, 5 needed") {
 		t.Errorf("too few values: %v", err)
 	}
 	if _, err := r.Open("nothing"); err == nil {

@@ -24,7 +24,8 @@ func (r *Relay) state(m abi.Member, index uint32) any {
 
 // allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block,
 // an empty translation. After an error, all of it is free again, the block as well. r.mu is held.
-func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlocks, block uint32, first func(member int) uint64) error {
+func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlocks, block uint32,
+	first func(member int) uint64) error {
 	for i, m := range members {
 		if !m.Kind.IsState() {
 			continue
@@ -162,7 +163,9 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 		}
 		v, err := checkState(m, given[i], have)
 		if err != nil {
-			return nil, &ValueError{Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: given[i], Reason: err.Error()}
+			return nil, &ValueError{
+				Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: given[i], Reason: err.Error(),
+			}
 		}
 		if n, ok := v.(uint64); ok && m.Kind == abi.KindCounter {
 			firsts[i] = n
@@ -176,7 +179,9 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 		if !ok {
 			return nil, &FullError{What: t.where(), Size: t.desc.Size}
 		}
-		if err := r.allocState(t.desc.Value, row.value, t.credits, block, func(i int) uint64 { return firsts[i] }); err != nil {
+		if err := r.allocState(t.desc.Value, row.value, t.credits, block, func(i int) uint64 {
+			return firsts[i]
+		}); err != nil {
 			return nil, err
 		}
 		undo = func() { r.releaseState(t.desc.Value, row.value, t.credits) }
@@ -220,7 +225,8 @@ func sameState(a, b reflect.Value) bool {
 	case a.Kind() == reflect.Pointer:
 		return a.Pointer() == b.Pointer()
 	}
-	return a.Len() == b.Len() && (a.Len() == 0 || a.Index(0).Kind() == reflect.Pointer && a.Index(0).Pointer() == b.Index(0).Pointer())
+	return a.Len() == b.Len() && (a.Len() == 0 || a.Index(0).Kind() == reflect.Pointer &&
+		a.Index(0).Pointer() == b.Index(0).Pointer())
 }
 
 func setState(have, v any) {

@@ -68,9 +68,12 @@ func TestReadsOfAClosedRelay(t *testing.T) {
 		return err
 	}
 	for what, err := range map[string]error{
-		"Count": second(r.Program("fan").Count("fanned")), "Counts": second(r.Program("fan").Counts()), "Usage": second(v.Usage()),
-		"Counters": second(flows.Counters()), "All": all(flows.Table("routes")), "session Counters": second(s.Counters()),
-		"LastUsed": second(s.LastUsed()), "RefreshRoutes": flows.RefreshRoutes(bg), "Add": second(v.Group().Add(bg, subscriber(2, 2)...)),
+		"Count": second(r.Program("fan").Count("fanned")), "Counts": second(r.Program("fan").Counts()),
+		"Usage":    second(v.Usage()),
+		"Counters": second(flows.Counters()), "All": all(flows.Table("routes")),
+		"session Counters": second(s.Counters()),
+		"LastUsed":         second(s.LastUsed()), "RefreshRoutes": flows.RefreshRoutes(bg),
+		"Add": second(v.Group().Add(bg, subscriber(2, 2)...)),
 		"Set": v.Set(bg, subscriber(2, 2)...), "Open": second(r.GroupKind("subs").Open(bg, 9)),
 	} {
 		if !errors.Is(err, ErrClosed) {

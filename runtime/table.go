@@ -271,7 +271,8 @@ func (t *Table) keys() ([][]byte, error) {
 
 func (t *Table) writable() error {
 	if t.desc.Session != "" {
-		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(), t.desc.Session)
+		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(),
+			t.desc.Session)
 	}
 	return nil
 }
@@ -282,7 +283,9 @@ func (t *Table) encodeKey(key []any) ([]byte, error) {
 		return nil, err
 	}
 	if t.desc.Kind == abi.TableArray && int(abi.Order.Uint32(k)) >= t.desc.Size {
-		return nil, &ValueError{Where: t.where(), Value: key[0], Reason: fmt.Sprintf("is no index of it: it has %d entries", t.desc.Size)}
+		return nil, &ValueError{
+			Where: t.where(), Value: key[0], Reason: fmt.Sprintf("is no index of it: it has %d entries", t.desc.Size),
+		}
 	}
 	return k, nil
 }

@@ -20,7 +20,9 @@ func TestTableValues(t *testing.T) {
 	r := load(t, Options{})
 	things := r.Table("things")
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	value := []any{uint64(math.MaxUint64), netip.MustParseAddrPort("[2001:db8::1]:53"), mac, []byte("12345678"), true, uint64(7)}
+	value := []any{
+		uint64(math.MaxUint64), netip.MustParseAddrPort("[2001:db8::1]:53"), mac, []byte("12345678"), true, uint64(7),
+	}
 	if err := things.Put([]any{7, 1}, value); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +70,8 @@ func TestTableValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	var full *FullError
-	if err := things.Put([]any{9, 1}, value); !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.What != `table "things"` || full.Size != 2 {
+	if err := things.Put([]any{9, 1}, value); !errors.Is(err, ErrFull) || !errors.As(err, &full) ||
+		full.What != `table "things"` || full.Size != 2 {
 		t.Errorf("a third row of two: %v", err)
 	}
 	if err := things.Delete([]any{8, 1}); err != nil {
@@ -125,7 +128,8 @@ func TestCounters(t *testing.T) {
 		}
 	}
 	other, _ := sources.Get(key(1))
-	if err := sources.Put(key(3), []any{other[0], nil}); err == nil || !strings.Contains(err.Error(), "counter of another row") {
+	if err := sources.Put(key(3), []any{other[0], nil}); err == nil || !strings.Contains(err.Error(),
+		"counter of another row") {
 		t.Errorf("the counter of another row: %v", err)
 	}
 	var full *FullError
@@ -221,24 +225,28 @@ func TestPrefixesAndNextHops(t *testing.T) {
 		}
 		found = append(found, row.Key[0].(netip.Prefix).String()+" "+row.Value[0].(netip.Addr).String())
 	}
-	if len(found) != 5 || !strings.Contains(strings.Join(found, ","), "203.0.113.0/24 192.0.2.9") || !strings.Contains(strings.Join(found, ","), "0.0.0.0/0 192") {
+	if len(found) != 5 || !strings.Contains(strings.Join(found, ","), "203.0.113.0/24 192.0.2.9") ||
+		!strings.Contains(strings.Join(found, ","), "0.0.0.0/0 192") {
 		t.Errorf("rows %v", found)
 	}
 	b, err := routes.Map().LookupBytes(mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")))
-	if err != nil || abi.Order.Uint32(b) != 7 || abi.Order.Uint16(b[4:]) != 65535 || HopState(b[6]) != HopDirect || b[8] != 1 || b[14] != 2 {
+	if err != nil || abi.Order.Uint32(b) != 7 || abi.Order.Uint16(b[4:]) != 65535 || HopState(b[6]) != HopDirect ||
+		b[8] != 1 || b[14] != 2 {
 		t.Errorf("hop % x, %v", b, err)
 	}
 	if k := mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")); abi.Order.Uint32(k) != 120 {
 		t.Errorf("prefix length %d", abi.Order.Uint32(k))
 	}
-	if err := put("203.0.113.1/24", "192.0.2.9"); err == nil || !strings.Contains(err.Error(), "did you mean 203.0.113.0/24?") {
+	if err := put("203.0.113.1/24", "192.0.2.9"); err == nil || !strings.Contains(err.Error(),
+		"did you mean 203.0.113.0/24?") {
 		t.Errorf("bits behind the prefix: %v", err)
 	}
 	if err := put("::ffff:0:0/80", "192.0.2.9"); err == nil {
 		t.Error("a prefix that covers more than the mapped addresses")
 	}
 	for i := range byte(11) {
-		if err := routes.Put([]any{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, i, 0, 0}), 16)}, []any{netip.MustParseAddr("192.0.2.9")}); err != nil {
+		if err := routes.Put([]any{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, i, 0, 0}), 16)},
+			[]any{netip.MustParseAddr("192.0.2.9")}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -329,7 +337,8 @@ func TestTableState(t *testing.T) {
 		t.Fatal(err)
 	}
 	credits, bucket, ids := row[1].([]*Credit), row[2].(*Bucket), row[3].(*Translation)
-	if row[0].(*Counter).Load() != 5 || len(credits) != 2 || credits[0].Limit() != 100 || credits[1].Limit() != 100 || bucket.Rate() != (Rate{10, 20}) {
+	if row[0].(*Counter).Load() != 5 || len(credits) != 2 || credits[0].Limit() != 100 || credits[1].Limit() != 100 ||
+		bucket.Rate() != (Rate{10, 20}) {
 		t.Errorf("%v", row)
 	}
 	if _, stored, err := ids.Put(1, 2); !stored || err != nil {
@@ -343,18 +352,25 @@ func TestTableState(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, _ := quota.Get(key(2))
-	for _, v := range [][]any{{nil, nil, nil, nil}, row, {(*Counter)(nil), []*Credit(nil), (*Bucket)(nil), (*Translation)(nil)}} {
-		if err := quota.Put(key(1), v); err != nil || credits[1].Spent() != 60 || credits[1].Limit() != 100 || bucket.Rate().Burst != 20 {
+	for _, v := range [][]any{
+		{nil, nil, nil, nil}, row, {(*Counter)(nil), []*Credit(nil), (*Bucket)(nil), (*Translation)(nil)},
+	} {
+		if err := quota.Put(key(1), v); err != nil || credits[1].Spent() != 60 || credits[1].Limit() != 100 ||
+			bucket.Rate().Burst != 20 {
 			t.Errorf("after %v: %v; %v, %v", v, err, credits, bucket)
 		}
 	}
-	for i, v := range [][]any{{nil, other[1], nil, nil}, {nil, nil, other[2], nil}, {nil, nil, nil, other[3]}, {nil, "x", nil, nil}, {nil, nil, 5, nil}, {nil, nil, nil, 5}} {
+	for i, v := range [][]any{
+		{nil, other[1], nil, nil}, {nil, nil, other[2], nil}, {nil, nil, nil, other[3]}, {nil, "x", nil, nil},
+		{nil, nil, 5, nil}, {nil, nil, nil, 5},
+	} {
 		var value *ValueError
 		if err := quota.Put(key(1), v); !errors.As(err, &value) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	if err := quota.Put(key(1), []any{nil, 200, nil, nil}); err != nil || credits[0].Limit() != 200 || credits[1].Spent() != 60 {
+	if err := quota.Put(key(1), []any{nil, 200, nil, nil}); err != nil || credits[0].Limit() != 200 ||
+		credits[1].Spent() != 60 {
 		t.Errorf("%v, %v", err, credits)
 	}
 	for n := 3; n <= 4; n++ {
@@ -389,7 +405,8 @@ func TestTableState(t *testing.T) {
 		}
 	}
 	row, _ = quota.Get(key(1))
-	if to, ok, err := row[3].(*Translation).Get(1); to != 2 || !ok || err != nil || row[1].([]*Credit)[1].Spent() != 60 {
+	if to, ok, err := row[3].(*Translation).Get(1); to != 2 || !ok || err != nil ||
+		row[1].([]*Credit)[1].Spent() != 60 {
 		t.Errorf("%v, %d %v %v", row, to, ok, err)
 	}
 	if len(quota.credits.free) != 0 || len(next.counters.free) != 128 {
@@ -405,21 +422,26 @@ func TestTableState(t *testing.T) {
 func TestNotAHost(t *testing.T) {
 	for _, tt := range []struct{ addr, want string }{
 		{"192.0.2.1", ""}, {"169.254.1.1", ""}, {"240.0.0.1", ""}, {"2001:db8::1", ""}, {"::2", ""}, {"fd00::1", ""},
-		{"0.0.0.0", "unspecified"}, {"::", "unspecified"}, {"0.0.0.1", "0.0.0.0/8"}, {"127.0.0.1", "loopback"}, {"::1", "loopback"},
-		{"::ffff:127.0.0.1", "loopback"}, {"224.0.0.1", "multicast"}, {"239.255.255.255", "multicast"}, {"::ffff:224.0.0.1", "multicast"},
+		{"0.0.0.0", "unspecified"}, {"::", "unspecified"}, {"0.0.0.1", "0.0.0.0/8"}, {"127.0.0.1", "loopback"},
+		{"::1", "loopback"},
+		{"::ffff:127.0.0.1", "loopback"}, {"224.0.0.1", "multicast"}, {"239.255.255.255", "multicast"},
+		{"::ffff:224.0.0.1", "multicast"},
 		{"ff02::1", "multicast"}, {"255.255.255.255", "broadcast"}, {"fe80::1", "link-local"},
 	} {
-		if got := notAHost(netip.MustParseAddr(tt.addr)); (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+		if got := notAHost(netip.MustParseAddr(tt.addr)); (got == "") != (tt.want == "") ||
+			!strings.Contains(got, tt.want) {
 			t.Errorf("%s %q, want %q", tt.addr, got, tt.want)
 		}
 	}
 	ways := load(t, Options{}).Table("routes")
 	for _, tt := range []struct{ way, want string }{
-		{"224.0.0.1", "is a multicast address"}, {"127.0.0.1", "is a loopback address"}, {"255.255.255.255", "is the broadcast address"}, {"fe80::1", ""},
+		{"224.0.0.1", "is a multicast address"}, {"127.0.0.1", "is a loopback address"},
+		{"255.255.255.255", "is the broadcast address"}, {"fe80::1", ""},
 	} {
 		err := ways.Put([]any{netip.MustParsePrefix("203.0.113.0/24")}, []any{netip.MustParseAddr(tt.way)})
 		var value *ValueError
-		if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, &value) || !strings.Contains(err.Error(), tt.want)) {
+		if tt.want == "" && err != nil || tt.want != "" &&
+			(!errors.As(err, &value) || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("a way over %s: %v, want %q", tt.way, err, tt.want)
 		}
 	}

@@ -35,7 +35,8 @@ func (t *Translation) find(key uint64) (value uint64, done, found bool, err erro
 			return fmt.Errorf("translations: %w", err)
 		}
 		if b != nil {
-			value, done, found = abi.Order.Uint64(b[abi.TranslationValue:]), abi.Order.Uint64(b[abi.TranslationDone:]) != 0, true
+			value, done, found = abi.Order.Uint64(b[abi.TranslationValue:]),
+				abi.Order.Uint64(b[abi.TranslationDone:]) != 0, true
 		}
 		return nil
 	})
@@ -86,7 +87,8 @@ func (t *Translation) All() (map[uint64]uint64, error) {
 	}
 	all := map[uint64]uint64{}
 	err := t.spaces.each(func(key, value []byte) {
-		if abi.Order.Uint32(key[abi.TranslationKeySpace:]) == t.space && abi.Order.Uint64(value[abi.TranslationDone:]) != 0 {
+		if abi.Order.Uint32(key[abi.TranslationKeySpace:]) == t.space &&
+			abi.Order.Uint64(value[abi.TranslationDone:]) != 0 {
 			all[abi.Order.Uint64(key[abi.TranslationKeyNumber:])] = abi.Order.Uint64(value[abi.TranslationValue:])
 		}
 	})

@@ -25,7 +25,8 @@ func (r row) allows(timestamp uint32) uint8 {
 // kernelGroup is a stream's group of receivers in the kernel.
 type kernelGroup interface {
 	add(f *feed, r row, rate int) (receiver, error) // in force when it returns
-	begin(highest uint16) error                     // the stream's numbers continue after this one, whatever came before
+	// the stream's numbers continue after this one, whatever came before
+	begin(highest uint16) error
 	close() error
 }
 

@@ -39,7 +39,8 @@ func TestArray(t *testing.T) {
 		}
 		if size >= 8 {
 			mem.Store64(7, 0, 1<<40)
-			if mem.Add64(7, 0, 2) != 1<<40+2 || mem.CompareAndSwap64(7, 0, 1, 5) || !mem.CompareAndSwap64(7, 0, 1<<40+2, 5) ||
+			if mem.Add64(7, 0, 2) != 1<<40+2 || mem.CompareAndSwap64(7, 0, 1, 5) || !mem.CompareAndSwap64(7, 0,
+				1<<40+2, 5) ||
 				mem.Load64(7, 0) != 5 {
 				t.Errorf("values of %d bytes: entry 7 reads %d", size, mem.Load64(7, 0))
 			}

@@ -55,7 +55,8 @@ func compare(path string, old, now *abi.Layout) error {
 		}
 	}
 	if old.Shared > 0 && old.Shared != now.Shared {
-		return refuse("the array of shared counters", fmt.Sprint(old.Shared, " entries"), fmt.Sprint(now.Shared, " entries"))
+		return refuse("the array of shared counters", fmt.Sprint(old.Shared, " entries"),
+			fmt.Sprint(now.Shared, " entries"))
 	}
 	return compareGroups(old, now, refuse)
 }

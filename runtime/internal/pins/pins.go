@@ -59,7 +59,8 @@ func Open(path string) (*Pins, error) {
 		if err := lockFolder(lock); err != nil {
 			lock.Close()
 			if errors.Is(err, ErrLocked) {
-				return nil, fmt.Errorf("the relay pinned at %s is %w; stop it first, or choose another PinPath", path, err)
+				return nil, fmt.Errorf("the relay pinned at %s is %w; stop it first, or choose another PinPath",
+					path, err)
 			}
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}

@@ -51,7 +51,9 @@ func checkPath(pins, path string, links int) error {
 		last := i == len(parts)
 		if info.Mode()&fs.ModeSymlink != 0 {
 			if last && path == pins {
-				return &FolderError{Path: pins, Cause: "it is a symbolic link", Fix: "give the folder itself as PinPath"}
+				return &FolderError{
+					Path: pins, Cause: "it is a symbolic link", Fix: "give the folder itself as PinPath",
+				}
 			}
 			if err := checkOwner(pins, at, "the symbolic link", info); err != nil {
 				return err

@@ -49,8 +49,9 @@ type Reader struct {
 // memory stays mapped until nothing refers to it.
 type memory struct {
 	consumer []byte // the page with the reader's position
-	producer []byte // the page with the kernel's position, and twice the data, so that a record at the end is in one piece
-	page     int    // its size
+	// the page with the kernel's position, and twice the data, so that a record at the end is in one piece
+	producer []byte
+	page     int // its size
 }
 
 const (

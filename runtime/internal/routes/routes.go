@@ -149,7 +149,8 @@ func (rt *Resolver) Listen() {
 		for _, m := range msgs {
 			switch m.Header.Type {
 			case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-				if n, err := netlink.NeighDeserialize(m.Data); err == nil && rt.note(n, m.Header.Type == unix.RTM_DELNEIGH) {
+				if n, err := netlink.NeighDeserialize(m.Data); err == nil &&
+					rt.note(n, m.Header.Type == unix.RTM_DELNEIGH) {
 					rt.Kick(false)
 				}
 			default:
@@ -253,7 +254,8 @@ func (rt *Resolver) Probe(via Neighbour) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	// The device may be gone or down; the kernel's own announcement of that follows.
-	failed := err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETDOWN) && !errors.Is(err, unix.EINVAL)
+	failed := err != nil && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.ENETDOWN) &&
+		!errors.Is(err, unix.EINVAL)
 	if failed && !rt.useErr && !rt.over {
 		rt.log.Warn("neighbours can't be kept; the kernel resolves them itself", "neighbour", via.Addr, "error", err)
 	}
