@@ -151,8 +151,8 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if reads(key.x, outer.drawnVars) || reads(value.x, outer.drawnVars) {
-		s.fail(codeDraw, e.Pos, "a translation is made before numbers are drawn for the packet").
-			WithHint("draw the number inside: translate(…, …, alloc(…))")
+		s.fail(codeDraw, e.Pos, "a translation is made before numbers are allocated for the packet").
+			WithHint("allocate the number inside: translate(…, …, alloc(…))")
 		return val{}, false
 	}
 	out := s.newVar(table.member.Name, ir.UintType(64), 0)

@@ -66,7 +66,7 @@ func (s *scope) priority(pos diag.Pos) (val, bool) {
 			s.fail(codePriority, pos, "the spec doesn't say where the priority stands").
 				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		} else if s.plan.Levels > 0 && s.mentions(s.priorityFrom(), s.src.Lookups) {
-			s.fail(codePriority, pos, "the priority is known behind the program's lookups only")
+			s.fail(codePriority, pos, "the priority is known after the program's lookups only")
 		}
 		return val{}, false
 	}

@@ -95,7 +95,7 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.drawnVars):
-		w.fail(codeDraw, pos, "a number that is drawn can't decide whether the packet leaves, and this value doesn't "+
+		w.fail(codeDraw, pos, "a number that is allocated can't decide whether the packet leaves, and this value doesn't "+
 			"always fit")
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
@@ -162,7 +162,7 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 		next = w.path[at+1].h
 	}
 	if w.popInner || next != nil && next.Metadata == "vlan" {
-		w.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or behind it", in.entry).
+		w.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
 			WithHint("of two tags in the frame none can be taken out")
 		return
 	}
@@ -392,7 +392,7 @@ func (w *rewriter) placeHeaders() (first int, ok bool) {
 			w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
 			return 0, false
 		case off.Base != nil && o.old != nil:
-			w.fail(codeResize, w.pos, "header %q would have to move behind one of variable length", o.entry)
+			w.fail(codeResize, w.pos, "header %q would have to move after one of variable length", o.entry)
 			return 0, false
 		default:
 			off = plus(off, o.size)
@@ -432,7 +432,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	for i, in := range w.path[:len(w.path)-1] {
 		if in.h.Trailer > 0 && moved {
-			w.fail(codeResize, pos, "header %q has a trailer, and headers behind it change", in.entry).
+			w.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
 				WithRelated(w.path[i+1].h.Name.Pos, "behind it")
 			return
 		}

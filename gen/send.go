@@ -129,7 +129,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		}
 		t, f := w.port(net, end.role)
 		if f == nil {
-			w.fail(codeSend, a.Pos, "no header behind %q has ports", o.entry).
+			w.fail(codeSend, a.Pos, "no header after %q has ports", o.entry).
 				WithHint("send from and to addresses: ….addr")
 			return
 		}

@@ -341,7 +341,7 @@ func TestDeadFilter(t *testing.T) {
 	})
 }
 
-// The process is killed. Within its lease everything goes up.
+// The process is killed. Within its lease everything passes to the stack.
 func TestKilledProcess(t *testing.T) {
 	for _, clsact := range []string{"", "1"} {
 		b := newBench(t)

@@ -31,7 +31,7 @@ var errDone = errors.New("the function that was given this Change has returned")
 // may set their credits and counters. f is called once and may use the relay as it likes.
 //
 // Change waits until the kernel has the change and no program sees the receivers from before it: a grace period of RCU,
-// some milliseconds, and longer behind other changes. If ctx ends first, Change returns an error that wraps ctx's, and
+// some milliseconds, and longer after other changes. If ctx ends first, Change returns an error that wraps ctx's, and
 // the change goes on: it comes into force soon, or is undone where the kernel refuses it; [Group.Receivers] shows
 // which. If ctx has ended before, nothing is changed.
 //

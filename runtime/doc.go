@@ -23,7 +23,7 @@
 // # The lease
 //
 // A relay forwards only while its process renews its lease, four times in [Options.Lease]. When the process dies, the
-// lease lapses, and every packet goes up: nothing is forwarded for a server that isn't there.
+// lease lapses, and every packet passes to the stack: nothing is forwarded for a server that isn't there.
 //
 // # What happens when
 //
@@ -48,15 +48,15 @@
 //	a setting out of range                [*ValueError]
 //	another process has the pins          [ErrLocked]
 //	pins of another layout                [*LayoutError], which names the table; what is pinned stays as it was
-//	the process dies                      within [Options.Lease] everything goes up; filters and pins that remain are
-//	                                      taken over or removed by the next relay of that name
+//	the process dies                      within [Options.Lease] everything passes to the stack; filters and pins
+//	                                      that remain are taken over or removed by the next relay of that name
 //	it dies while it changes a group      the next one finds the receivers from before the change or from after it
 //	it dies while it opens or closes a    the next one to adopt the relay finds sessions that are whole, and removes
 //	session, or while it adopts           the rest
 //	a program is replaced by adoption     each packet is seen by the old one or by the new one
 //	an interface goes away                its attachments go with it; Detach and Close don't mind
 //	routes, neighbours or devices change  the rows concerned follow, each as a whole; an address that can't be reached
-//	                                      is a reason of its own, and its packets go up
+//	                                      is a reason of its own, and its packets pass to the stack
 //	the kernel's announcements overflow   everything is read again
 //
 // # Namespaces

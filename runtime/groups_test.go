@@ -107,7 +107,7 @@ func add(t testing.TB, g *Group, n, value int) *Receiver {
 	return v
 }
 
-// groupPacket is a packet of a group, or one that names a row, with a key behind it.
+// groupPacket is a packet of a group, or one that names a row, with a key after it.
 func groupPacket(group uint32, key uint64) []byte {
 	b := make([]byte, 60)
 	binary.LittleEndian.PutUint32(b[14:], group)

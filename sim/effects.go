@@ -48,7 +48,7 @@ type spent struct {
 	amount uint64
 }
 
-// before runs the effects that stand in front of a packet's or a copy's way out: required records are reserved, credits
+// before runs the effects that come before a packet or a copy is sent: required records are reserved, credits
 // spent, numbers allocated. Where one says no, the packet or the copy is stopped under its reason, and what was spent
 // is given back. Its result goes to giveBack where the packet doesn't leave after all.
 func (r *run) before(e *effects) (taken []spent, ok bool) {

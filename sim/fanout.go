@@ -101,7 +101,7 @@ func (r *run) copy(n *node, s *ir.Copy) {
 		out.Data = withLinkAddresses(out.Data, hop)
 	}
 	if !bytes.Equal(out.Data[r.front:], r.in[r.front:]) {
-		r.fail("a copy changes bytes behind the %d of the fan-out's front", r.front)
+		r.fail("a copy changes bytes after the %d of the fan-out's front", r.front)
 		return
 	}
 	if w := &r.relay.World; r.stuck(s.Rewrite) || w.Refuses != nil && w.Refuses(len(r.result.Copies), hop) {

@@ -256,7 +256,7 @@ func TestFanOutContradictions(t *testing.T) {
 		{"front beyond what is checked", "works on 47 bytes, but only 46 were checked", func(fp *fanPlan) {
 			fp.fan.Front = at(47)
 		}},
-		{"rewrite beyond the front", "a copy changes bytes behind the 46", func(fp *fanPlan) {
+		{"rewrite beyond the front", "a copy changes bytes after the 46", func(fp *fanPlan) {
 			w := fp.copy.Rewrite
 			w.OldFront, w.NewFront, w.Payload = at(47), at(47), bin(ir.Sub, w.Payload, num(1))
 			w.Stores = append(w.Stores, ir.Store{Off: at(46), Size: 1, Value: num(1)})

@@ -46,7 +46,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	case r.err != nil:
 		return out
 	case oldFront < 0 || newFront < 0 || payload < 0 || oldFront+payload > len(r.in):
-		r.fail("a payload of %d bytes behind %d, in a frame of %d", payload, oldFront, len(r.in))
+		r.fail("a payload of %d bytes after %d, in a frame of %d", payload, oldFront, len(r.in))
 		return out
 	}
 

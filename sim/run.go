@@ -548,7 +548,7 @@ func (r *run) cut(frame []byte, end ir.Expr) []byte {
 		r.fail("a frame of %d bytes is cut off at %d", len(frame), n)
 	}
 	if r.err == nil && n < uint64(len(r.in)) && r.packet.GSO != 0 {
-		r.fail("a super-packet is cut off")
+		r.fail("a GSO packet is cut off")
 	}
 	if r.err != nil {
 		return frame

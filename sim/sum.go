@@ -105,7 +105,7 @@ func (r *run) stuck(w *ir.Rewrite) bool {
 func (r *run) old(s *ir.Sum) uint64 { return bigEndian(r.bytesAt(s.Old, 2, s.Name)) }
 
 // followed computes a checksum that isn't pending from what changes. To a checksum that covers this one, it makes no
-// difference whether this one is pending: what leaves in the end is the same.
+// difference whether this one is partial: what leaves in the end is the same.
 func (r *run) followed(s *ir.Sum) uint16 {
 	if s.Fresh {
 		return r.written(s, sumNeg(sumAdd(r.terms(s.NewTerms, s.Name), r.terms(s.NewPseudo, s.Name))))

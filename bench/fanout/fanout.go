@@ -14,7 +14,7 @@ type Options struct {
 	Receivers []int
 	Sizes     []int // bytes of a datagram's payload
 	Variants  []Variant
-	Offload   bool      // super-packets of a user-space relay are left whole, as for a network card that cuts them
+	Offload   bool      // GSO packets of a user-space relay are left whole, as for a network card that cuts them
 	Progress  io.Writer // what is being measured, on one line
 }
 

@@ -173,7 +173,7 @@ func TestSuperPacket(t *testing.T) {
 	}
 	for _, c := range []struct {
 		packets [][]byte
-		want    []int // lengths of the super-packets
+		want    []int // lengths of the GSO packets
 	}{
 		{sized(100), []int{1}},
 		{sized(100, 100, 100), []int{3}},

@@ -269,7 +269,7 @@ func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 }
 
 // delay returns the median and the 99th percentile, in µs, of the time from the publisher's send until the relay's
-// device has a copy to send, over all copies. What comes behind is no longer the relay's: on veth it would be the
+// device has a copy to send, over all copies. What comes after is no longer the relay's: on veth it would be the
 // receiving processor's, which begins only when all copies are made.
 func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
 	p := r.path

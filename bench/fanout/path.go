@@ -40,7 +40,7 @@ const (
 	firstPort = 10000
 	ssrc      = 7
 	sequence  = 2  // where a packet's number stands
-	stampAt   = 16 // where a time stamp may stand, behind the RTP header and the VP8 descriptor
+	stampAt   = 16 // where a time stamp may stand, after the RTP header and the VP8 descriptor
 )
 
 // role is the environment variable that tells a copy of the running program to be a relay.
@@ -93,7 +93,7 @@ type path struct {
 }
 
 // newPath sets up a variant. Packets come as from a network card, with complete checksums. With offload, the relay's
-// device takes super-packets (tx-udp-segmentation); without, the kernel cuts them before.
+// device takes GSO packets (tx-udp-segmentation); without, the kernel cuts them before.
 func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 	p := &path{variant: v, receivers: receivers, publisher: -1}
 	defer func() {

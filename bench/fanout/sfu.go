@@ -40,7 +40,7 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 			r.close()
 		}
 	}()
-	// What comes first has the number behind this one.
+	// What comes first has the number after this one.
 	err = kernel.Streams.Put(sfurelay.StreamsKey{Publisher: publisher, Server: server, SSRC: ssrc},
 		sfurelay.StreamsRow{})
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 // A userRelay is the best that a user-space relay of this kind can do in Go: one thread, one socket, as many datagrams
 // as there are in each system call (recvmmsg, sendmmsg), payloads never copied, no allocation. Each receiver gets each
 // packet with an RTP header of its own. With gso, the packets of a batch that one receiver gets leave as one
-// super-packet (UDP_SEGMENT), and the super-packets of many receivers with one call.
+// GSO packet (UDP_SEGMENT), and the GSO packets of many receivers with one call.
 type userRelay struct {
 	gso       bool
 	receivers []userReceiver
@@ -146,7 +146,7 @@ func (r *userRelay) run() error {
 	}
 }
 
-// superPacket returns the end of the packets from the given one on that fit into one super-packet: all of the same
+// superPacket returns the end of the packets from the given one on that fit into one GSO packet: all of the same
 // size, only the last may be shorter.
 func superPacket(packets [][]byte, from int) int {
 	size, total := len(packets[from]), 0

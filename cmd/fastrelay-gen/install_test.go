@@ -43,7 +43,7 @@ import (
 	"example.com/server/tunnel/tunnelrelay"
 
 	"`+path+`/examples/turn/turnrelay"
-	fastrelay "`+path+`/runtime"
+	"`+path+`/runtime/abi"
 )
 
 func main() {
@@ -51,7 +51,7 @@ func main() {
 	if err == nil {
 		err = relay.Close()
 	}
-	fmt.Println(fastrelay.Version, turnrelay.Channel{}.Number, err)
+	fmt.Println(abi.Version, turnrelay.Channel{}.Number, err)
 }
 `)
 	run(t, server, env, command, "init", "tunnel")

@@ -108,7 +108,7 @@ func TestLoss(t *testing.T) {
 	needs.Root(t)
 	b := newBed(t, 4, 2)
 	full, base := b.receiver(0), b.receiver(1)
-	// The key frame that all begin with comes well, and so does the end, behind which nobody
+	// The key frame that all begin with comes well, and so does the end, after which nobody
 	// could tell what is missing.
 	var sent, toFull, toBase int
 	b.pub.Lose = func(n uint16) bool { sent++; return sent > 150 && sent < 280 && n%13 == 7 }

@@ -282,7 +282,7 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 	}
 }
 
-// A super-packet (several datagrams in one buffer) isn't rewritten but goes through the server, and all its datagrams
+// A GSO packet (several datagrams in one buffer) isn't rewritten but goes through the server, and all its datagrams
 // arrive.
 func TestSuperPacket(t *testing.T) {
 	needs.Root(t)

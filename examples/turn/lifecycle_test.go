@@ -13,7 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// second is another client with its own channel to another peer on the same hosts. What it sends arrives behind
+// second is another client with its own channel to another peer on the same hosts. What it sends arrives after
 // everything that was sent before on the same way, so that absence can be told without waiting.
 type second struct {
 	client *turnlab.Client

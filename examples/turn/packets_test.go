@@ -32,7 +32,7 @@ func (w way) String() string { return [...]string{"the kernel", "user space", "n
 const (
 	offIP  = 14
 	offUDP = 34 // IPv4 without options
-	offU6  = 54 // behind an IPv6 header
+	offU6  = 54 // after an IPv6 header
 )
 
 // sum is the internet checksum (RFC 1071).

@@ -162,7 +162,7 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
-		asm.And.Imm(asm.R1, 63), // behind the count stand 64 sums
+		asm.And.Imm(asm.R1, 63), // after the count stand 64 sums
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R10, -4, asm.R1, asm.Word),
 		asm.Mov.Reg(asm.R2, asm.R10),

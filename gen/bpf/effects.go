@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// The changes of state that go with what leaves stand around its way out: before reserves, spends and draws, undo gives
-// back where it doesn't leave after all, after counts and tells.
+// The changes of state that go with what leaves bracket transmission: before reserves, spends and allocates, undo
+// gives back where it doesn't leave after all, after counts and reports.
 
 // effects is what one function does with a plan's Effects.
 type effects struct {
@@ -25,7 +25,7 @@ func (f *function) effects(fx *ir.Effects) *effects {
 
 func event(i int) string { return fmt.Sprintf("event%d", i) }
 
-// before renders what comes in front of the way out.
+// before renders what comes before transmission.
 func (e *effects) before() {
 	for i, s := range e.fx.Emits {
 		if !s.Event.Required {

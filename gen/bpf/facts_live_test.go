@@ -76,8 +76,8 @@ programs: up: {
 `, size)
 }
 
-// A checksum of a header that the stack doesn't name is left to a device: the packet goes up untouched. One that is
-// complete is of no consequence.
+// A checksum of a header that the stack doesn't name is left to a device: the packet passes to the stack untouched.
+// One that is complete is of no consequence.
 func TestOwnTransport(t *testing.T) {
 	needs.Root(t)
 	for _, size := range []int{1, 2, 4, 6, 8} {
@@ -269,7 +269,7 @@ programs: mark: {
 }
 `
 
-// Of datagrams that came as one super-packet all are changed, or none: the kernel repeats no header behind UDP.
+// Of datagrams that came as one GSO packet all are changed, or none: the kernel repeats no header after UDP.
 func TestSegmentedDatagrams(t *testing.T) {
 	needs.Root(t)
 	u := compileText(t, "segments.cue", []byte(segments), nil)
@@ -328,7 +328,7 @@ programs: renumber: {
 }
 `
 
-// TCP through a tunnel whose headers the relay changes, in super-packets: all of it arrives.
+// TCP through a tunnel whose headers the relay changes, in GSO packets: all of it arrives.
 func TestSegmentedTunnel(t *testing.T) {
 	needs.Root(t)
 	u := compileText(t, "overlay.cue", []byte(overlay), nil)

@@ -21,7 +21,7 @@ import (
 //
 // Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of
 // two kinds. Pointers stand in a structure on the stack of the first function, where the verifier knows what they are.
-// Numbers stand behind the saved front, where it doesn't: else it would look at all turns once more for
+// Numbers stand after the saved front, where it doesn't: else it would look at all turns once more for
 // each number that it knows.
 
 // fan is a fan-out that is being written.
@@ -339,7 +339,7 @@ func (n *fan) keepBytes(v *ir.Var, name string) {
 	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
 
-// begin finds the numbers behind the saved front, where a function's lines use them; pointers are more lines.
+// begin finds the numbers after the saved front, where a function's lines use them; pointers are more lines.
 func (n *fan) begin(pointers []string, body ...string) (out []string) {
 	if body == nil && len(n.numbers) > 0 || mentions(body, "same") {
 		out = append(out, fmt.Sprintf("\t%s *same = front + FR_NEEDS_FRONT;", n.same()))

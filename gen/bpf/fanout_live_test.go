@@ -19,7 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Copies of real packets on real devices: checksums are pending, or summed up by the device, and
+// Copies of real packets on real devices: checksums are partial, or summed up by the device, and
 // the kernel refuses clones.
 
 // fan is the loaded relay of testdata/fanout.cue.
@@ -197,7 +197,7 @@ func TestCopiesOfCompleteChecksums(t *testing.T) {
 			}
 			n := uint64(0)
 			copies(t, u, line, relayIn, family, netip.MustParseAddr(addrs[0]), netip.MustParseAddr(addrs[1]), func() {
-				left = watchSums(t, relayIn) // behind the relay's program
+				left = watchSums(t, relayIn) // after the relay's program
 			}, func(capture *testnet.Capture) {
 				n++
 				if err := testnet.Until(2*time.Second, "all sums", func() bool {

@@ -61,7 +61,7 @@ func (p *program) hopName(h *ir.HopRef) string {
 	return p.hops[key]
 }
 
-// checkHop renders the check that a packet can leave; rest are the statements behind it.
+// checkHop renders the check that a packet can leave; rest are the statements after it.
 func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To)
@@ -71,7 +71,7 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	hop := f.hop(s.Hop)
 	length := f.expr(s.Length)
 	if !f.known.plain {
-		// the kernel segments a super-packet: each segment has to fit
+		// the kernel segments a GSO packet: each segment has to fit
 		if head := f.headers(ir.NextRewrite(rest)); head != "" {
 			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
 		}

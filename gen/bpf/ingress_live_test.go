@@ -90,8 +90,8 @@ func (s *strange) frame(t *testing.T, line *testnet.Line, family int, port uint1
 	return f
 }
 
-// Frames that the stack wouldn't take go up and nowhere else, on a real device: the program counts them under their
-// reason, none leaves, the stack gets those that are for it as they came, and the model says the same.
+// Frames that the stack wouldn't take pass to the stack and nowhere else, on a real device: the program counts them
+// under their reason, none leaves, the stack gets those that are for it as they came, and the model says the same.
 func TestStrangeFrames(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "testdata/taken.cue")
@@ -216,7 +216,7 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 			t.Error(err)
 		}
 	}
-	// What was injected later is sent in order: behind an ordinary packet nothing can come any more.
+	// What was injected later is sent in order: after an ordinary packet nothing can come any more.
 	b.n++
 	ordinary := fmt.Appendf(nil, "packet %d, ordinary", b.n)
 	last := (&strange{}).frame(t, b.line, family, portOf(family), ordinary)

@@ -26,12 +26,12 @@ import (
 )
 
 // Packets of more than a page, and packets whose bytes are spread over pages (non-linear buffers), are what
-// BPF_PROG_TEST_RUN shows only in part: there no checksum is pending, and no device is behind. Here they go through the
+// BPF_PROG_TEST_RUN shows only in part: there no checksum is partial, and no device is behind. Here they go through the
 // TURN relay on devices with jumbo frames, and each is compared with what the model makes of the same packet.
 
 const (
-	jumboMTU  = 9000 // of the way out
-	jumboInto = 9216 // of the way in, so that packets come in that are too big for the way out
+	jumboMTU  = 9000 // of the next hop
+	jumboInto = 9216 // of the way in, so that packets come in that are too big for the next hop
 )
 
 // sender sends datagrams from one address to another, in one of several ways.
@@ -81,7 +81,7 @@ func (s sender) resemble(data []byte) error {
 }
 
 // sendWays are the ways to send a datagram, and what the kernel makes of them (__ip_append_data in
-// net/ipv4/ip_output.c): whether the packet's bytes are in pages behind its head, and whether its checksum is pending
+// net/ipv4/ip_output.c): whether the packet's bytes are in pages after its head, and whether its checksum is partial
 // on a device with offload.
 var sendWays = []struct {
 	name    string
@@ -226,7 +226,7 @@ type jumboPacket struct {
 	way      int
 	families [2]int
 	data     []byte
-	fits     bool         // the way out
+	fits     bool         // the next hop
 	up       *net.UDPConn // where it arrives if it doesn't
 }
 
@@ -293,7 +293,7 @@ func (j *jumbo) open(t *testing.T, relay *runtime.Relay, families [2]int, n uint
 	return packets
 }
 
-// send sends a packet and returns what arrived, or nil where it doesn't fit the way out and went up, as it came.
+// send sends a packet and returns what arrived, or nil where it doesn't fit the next hop and went up, as it came.
 func (j *jumbo) send(t *testing.T, p jumboPacket) *testnet.Frame {
 	t.Helper()
 	before, paged := reasons(j.program), j.paged(t)
@@ -360,7 +360,7 @@ func partialUDP(f testnet.Frame) sim.Partial {
 	return sim.Partial{Start: udp, Field: udp + 6}
 }
 
-// completed returns a frame with UDP right behind the IP header, with a pending checksum completed.
+// completed returns a frame with UDP right after the IP header, with a partial checksum completed.
 func completed(f testnet.Frame) []byte {
 	data := bytes.Clone(f.Data)
 	if f.Partial {

@@ -22,7 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Packets of real sockets on real devices have pending checksums, which no BPF_PROG_TEST_RUN can show. Here they go
+// Packets of real sockets on real devices have partial checksums, which no BPF_PROG_TEST_RUN can show. Here they go
 // through the TURN relay with transmit checksum offload on and off on either side: where it is off, the kernel
 // completes the checksum itself, at the place that it remembers. That place is what a relay that
 // moves headers gets wrong.

@@ -15,7 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// A header of variable length goes from behind a UDP header whose checksum a device has yet to complete: what follows
+// A header of variable length goes from after a UDP header whose checksum a device has yet to complete: what follows
 // moves by none to three bytes.
 func TestPopVariable(t *testing.T) {
 	needs.Root(t)

@@ -36,7 +36,7 @@ type function struct {
 	indent int
 	quoted map[diag.Pos]bool // lines of the spec that comments have shown
 	known  known
-	reason string // what a packet goes up under that a check of ours stops
+	reason string // what a packet passes to the stack under that a check of ours stops
 
 	// What the text refers to, for declarations and parameters.
 	varsUsed []*ir.Var
@@ -82,8 +82,8 @@ type function struct {
 
 // known is what holds at a place of a function.
 type known struct {
-	bytes map[*ir.Var]int // bytes that were checked behind a base; behind the start of the frame for nil
-	plain bool            // the packet is not a super-packet
+	bytes map[*ir.Var]int // bytes that were checked after a base; after the start of the frame for nil
+	plain bool            // the packet is not a GSO packet
 
 	partial *ir.Var // where a checksum is left to a device, where the program has asked
 }
@@ -279,7 +279,7 @@ func (f *function) quote(pos diag.Pos) {
 	f.stmt(pos, "%s */", text)
 }
 
-// up is the statement by which a packet goes up, or a receiver's turn ends.
+// up is the statement by which a packet passes to the stack, or a receiver's turn ends.
 func (f *function) up(reason int) string {
 	if f.turn != nil {
 		return f.ends("decline", reason)
@@ -287,7 +287,7 @@ func (f *function) up(reason int) string {
 	return fmt.Sprintf("return fr_up(skb, %s);", f.prog.reasonName(reason))
 }
 
-// unless renders a check: under a condition the packet goes up, or the receiver's turn ends.
+// unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
 func (f *function) unless(pos diag.Pos, cond string, reason int) {
 	f.stopIf(pos, cond, nil, f.up(reason))
 }

@@ -71,7 +71,7 @@ func (w *writer) anyPending() string {
 	}
 	switch len(names) {
 	case 0:
-		w.fail("a rewrite at %s depends on a pending checksum, but has none", w.rw.Pos)
+		w.fail("a rewrite at %s depends on a partial checksum, but has none", w.rw.Pos)
 		return "0"
 	case 1:
 		return names[0]

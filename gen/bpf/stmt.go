@@ -29,7 +29,7 @@ func (f *function) block(stmts []ir.Stmt) bool {
 	return false
 }
 
-// statement renders one statement; rest are those behind it in the block. It reports whether it ends the packet's way.
+// statement renders one statement; rest are those after it in the block. It reports whether it is a terminal.
 func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
@@ -181,7 +181,7 @@ func (f *function) let(s *ir.Let) {
 // maxForgotten is the largest place that fr_forget takes.
 const maxForgotten = 0xFFF
 
-// store writes a byte string to the stack at off bytes behind an aligned place.
+// store writes a byte string to the stack at off bytes after an aligned place.
 func (f *function) store(p string, off int, b byteString, pos diag.Pos) {
 	done := 0
 	for _, n := range pieces(off, b.size) {
@@ -236,7 +236,7 @@ func (f *function) branch(s *ir.If) bool {
 		}
 		return false
 	}
-	if thenEnds { // no else behind a return
+	if thenEnds { // no else after a return
 		f.line("}")
 		return f.block(s.Else)
 	}

@@ -271,7 +271,7 @@ func (s *sum) function() string {
 	return "fr_checksum"
 }
 
-// tail renders the sum of the bytes that are cut off behind the payload.
+// tail renders the sum of the bytes that are cut off after the payload.
 func (w *writer) tail(s *sum) summand {
 	name := s.name("cut_off")
 	end := fmt.Sprintf("%s + %s", w.oldFront(), w.operand(w.rw.Payload))

@@ -18,8 +18,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Bytes behind the IP datagram stay where they are: short frames are padded on their way in, and what is as large as
-// the way out takes would not arrive with anything behind it.
+// Bytes after the IP datagram stay where they are: short frames are padded on their way in, and what is as large as
+// the next hop takes would not arrive with anything after it.
 func TestBytesBehindTheDatagram(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/trailing/spec.cue")
@@ -37,7 +37,7 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dev := range []*testnet.Dev{line.ClientDev, line.RelayIn} { // the way out takes 1500 bytes
+	for _, dev := range []*testnet.Dev{line.ClientDev, line.RelayIn} { // the next hop takes 1500 bytes
 		if err := dev.SetMTU(1600); err != nil {
 			t.Fatal(err)
 		}

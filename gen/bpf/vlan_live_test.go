@@ -22,7 +22,7 @@ import (
 
 // A tag in a packet's metadata is what BPF_PROG_TEST_RUN can't show. Here frames with tags come in on a real device,
 // whose kernel moves the outer tag into the metadata, and go through the kernel and the model: the same reason, and
-// what is sent has the same bytes behind the link layer and no tag.
+// what is sent has the same bytes after the link layer and no tag.
 func TestTagsOnDevices(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/vlan/spec.cue")

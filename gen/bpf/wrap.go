@@ -3,7 +3,7 @@ package bpf
 import "strings"
 
 // Lines of generated C have at most so many columns, a tab counting as 8. The renderer writes each statement on one
-// line; this pass breaks those that are too long, as the kernel's style has it: behind an operator or a comma, what
+// line; this pass breaks those that are too long, as the kernel's style has it: after an operator or a comma, what
 // follows aligned with the parenthesis that it is in.
 
 const maxColumns = 100
@@ -20,7 +20,7 @@ func width(s string) (n int) {
 	return n
 }
 
-// wrap breaks a line of C. A comment behind a statement that has no room gets a line of its own in front of it.
+// wrap breaks a line of C. A comment after a statement that has no room gets a line of its own in front of it.
 func wrap(line string) []string {
 	if width(line) <= maxColumns {
 		return []string{line}
@@ -100,7 +100,7 @@ func comments(indent, body string) (out []string) {
 
 // open is a parenthesis that is open at a place of a line.
 type open struct {
-	at     int // behind the parenthesis
+	at     int // after the parenthesis
 	column int
 }
 
@@ -146,7 +146,7 @@ func split(base int, indent, body string) (at int, next string) {
 	return best, strings.Repeat("\t", to/8) + strings.Repeat(" ", to%8)
 }
 
-// breaks reports whether a line may be broken behind the character at i, the last one of an operator or a comma: where
+// breaks reports whether a line may be broken after the character at i, the last one of an operator or a comma: where
 // what follows begins, and what speaks against it; 0: it may not.
 func breaks(body string, i int) (next, cost int) {
 	if i+1 >= len(body) || body[i+1] != ' ' {

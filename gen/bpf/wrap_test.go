@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Lines that are too long are broken behind operators and commas, and no text is lost.
+// Lines that are too long are broken after operators and commas, and no text is lost.
 func TestWrap(t *testing.T) {
 	long := strings.Repeat("x", 60)
 	for _, line := range []string{

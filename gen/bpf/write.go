@@ -16,8 +16,8 @@ import (
 //	values    everything that the new packet holds is computed from the old one
 //	checksums likewise, from what changes (sum.go)
 //	room      the kernel's helpers that can fail: first those in front of any change
-//	cells     the new front, in place, behind one check of its bounds
-//	the end   pending checksums, the sum of the device, counters, the way out
+//	cells     the new front, in place, after one check of its bounds
+//	the end   partial checksums, the sum of the device, counters, transmission
 
 // forward renders the call of a write function, and the function.
 func (f *function) forward(s *ir.Forward) {
@@ -286,7 +286,7 @@ func (w *writer) metadata() {
 	}
 }
 
-// failIf renders what becomes of the packet where a helper fails: it goes up while nothing has
+// failIf renders what becomes of the packet where a helper fails: it passes to the stack while nothing has
 // changed. A copy isn't made.
 func (w *writer) failIf(cond string) {
 	var stop string
@@ -637,7 +637,7 @@ func (w *writer) places() (out []string) {
 	for _, v := range order {
 		s := spans[v]
 		if v == nil && w.prog.ir.L2 {
-			s.from = max(s.from, 14) // the sum begins behind the Ethernet header
+			s.from = max(s.from, 14) // the sum begins after the Ethernet header
 		}
 		for at := s.from; at < s.to; at += 64 {
 			from, size := w.offset(ir.Off{Base: v, Const: at}), fmt.Sprint(min(64, s.to-at))
@@ -653,7 +653,7 @@ func (w *writer) places() (out []string) {
 	return out
 }
 
-// rederive finds the packet again behind helpers that may have moved it.
+// rederive finds the packet again after helpers that may have moved it.
 func (w *writer) rederive() {
 	w.line("")
 	w.line("data = (void *)(long)skb->data;")

@@ -160,7 +160,7 @@ func row(place byte, version int) []any {
 }
 
 // From a spec to the wire: while packets flow, receivers come, go and change, all in steps. Each packet reaches the
-// receivers of one step, each of them once, with its values of that step; numbers are drawn without gaps, in order;
+// receivers of one step, each of them once, with its values of that step; numbers are allocated without gaps, in order;
 // user space is told of every copy.
 func TestStepsOnTheWire(t *testing.T) {
 	h := live(t)

@@ -160,7 +160,8 @@ const (
 	soon         = 1500 * time.Millisecond
 )
 
-// follow checks that packets over the path's MTU go up soon, and smaller ones don't. big and sent are the reasons.
+// follow checks that packets over the path's MTU pass to the stack soon, and smaller ones don't. big and sent are the
+// reasons.
 func (l *pathLab) follow(send func(size int), big, sent string) {
 	l.Helper()
 	l.until(5*time.Second, "small ones arrive", func() bool { return l.arrives(small, send) })

@@ -113,7 +113,7 @@ var (
 )
 
 // reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" where the kernel
-// writes one, else the first line behind the last instruction that is not a part of its walk.
+// writes one, else the first line after the last instruction that is not a part of its walk.
 func reason(log []string) string {
 	why := ""
 	for i := len(log) - 1; i >= 0; i-- {

@@ -55,7 +55,7 @@ type Diagnostic struct {
 	Code    Code
 	Pos     Pos
 	Message string // what is wrong, without a final full stop
-	Label   string // shown behind the caret, usually a did-you-mean; may be empty
+	Label   string // shown after the caret, usually a did-you-mean; may be empty
 	Hint    string // what to do; may be empty
 	Related []Related
 }

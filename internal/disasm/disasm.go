@@ -29,7 +29,7 @@ func Program(insns asm.Instructions) []Line {
 	return out
 }
 
-// text writes one instruction; next is the index of the one behind it.
+// text writes one instruction; next is the index of the one after it.
 func text(ins asm.Instruction, next int) string {
 	op := ins.OpCode
 	switch op.Class() {

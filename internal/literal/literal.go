@@ -27,7 +27,7 @@ func Endpoint(text string) (netip.AddrPort, error) {
 	return ap, nil
 }
 
-// Prefix parses a prefix; bits behind it are cleared.
+// Prefix parses a prefix; bits after it are cleared.
 func Prefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

@@ -143,7 +143,7 @@ func (s Source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
 	return b
 }
 
-// copyHop is the way out of copies, through devices that exist, and some that don't take them.
+// copyHop is the next hop of copies, through devices that exist, and some that don't take them.
 func (s Source) copyHop() sim.Hop {
 	h := s.hop()
 	h.Ifindex = testrun.Wire

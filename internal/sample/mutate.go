@@ -307,7 +307,7 @@ func (g *Generator) Tag(p *sim.Packet) {
 }
 
 // AtBound makes a packet from one that was sent that comes to a bound: a checksum that becomes 0, or a packet of
-// exactly the MTU of its way out, or one byte more.
+// exactly the MTU of its next hop, or one byte more.
 func (g *Generator) AtBound(f *packet.Frame, sent *sim.Result) []byte {
 	if g.One(2) || len(f.Spans) == 0 {
 		return g.zeroSum(f, sent.Packet.Data)

@@ -165,7 +165,7 @@ func (s Source) prefix() []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, uint32(length)), a16[:]...)
 }
 
-// hop is a way out: most often a neighbour whose link-layer address is known.
+// hop is a next hop: most often a neighbour whose link-layer address is known.
 func (s Source) hop() sim.Hop {
 	h := sim.Hop{
 		Ifindex: max(s.Wire, testrun.Wire), MTU: 1500, State: ir.HopDirect,

@@ -20,7 +20,7 @@ const payload = 1100
 type Publisher struct {
 	SSRC     uint32
 	Lose     func(sequence uint16) bool // packets that get lost on their way to the server; nil: none
-	Shuffle  func(sequence uint16) bool // packets that come behind their successor; nil: none
+	Shuffle  func(sequence uint16) bool // packets that come after their successor; nil: none
 	Sequence uint16                     // of the next packet; not while Play runs
 
 	conn *net.UDPConn

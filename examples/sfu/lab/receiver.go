@@ -28,7 +28,7 @@ type Receiver struct {
 	lost    map[int64]bool
 	first   int64
 	highest int64
-	order   int // packets that came behind their successors
+	order   int // packets that came after their successors
 	twice   int
 	foreign int
 	reports []*rtcp.SenderReport
@@ -48,7 +48,7 @@ func NewReceiver(host *testnet.Host, addr netip.Addr) (*Receiver, error) {
 	return r, nil
 }
 
-// Lose says which packets behind the first get lost on their way from the server, once each.
+// Lose says which packets after the first get lost on their way from the server, once each.
 func (r *Receiver) Lose(which func(sequence uint16) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,7 +176,7 @@ type Tally struct {
 	Packets  int
 	Missing  int // numbers without a packet, between the first and the last one
 	Lost     int // packets that got lost on the way, once
-	Disorder int // packets behind their successors
+	Disorder int // packets after their successors
 	Twice    int
 	Foreign  int // not of the stream
 	SSRC     uint32

@@ -112,7 +112,7 @@ func readSums(data []byte) (sums []string) {
 	return sums
 }
 
-// IVF is libvpx's container: a header of 32 bytes, then frames, each behind its size (u32) and its time (u64), little
+// IVF is libvpx's container: a header of 32 bytes, then frames, each after its size (u32) and its time (u64), little
 // endian.
 const ivfHeader, ivfFrame = 32, 12
 

@@ -25,7 +25,7 @@ type packet struct {
 	marker    bool // the last of a frame (RFC 7741 §4.1)
 	start     bool // the first of a frame
 	key       bool // the first of a frame that needs no other one: where a receiver can begin
-	late      bool // it came behind its successors, or for the second time
+	late      bool // it came after its successors, or for the second time
 	at        time.Time
 }
 

@@ -10,7 +10,7 @@ type unwrapper struct {
 // near returns the number that v stands for, the one nearest to the highest so far.
 func (u *unwrapper) near(v uint16) int64 {
 	if !u.begun {
-		return int64(v) + 1<<16 // what comes behind the first may be in front of it
+		return int64(v) + 1<<16 // what comes after the first may be in front of it
 	}
 	return u.highest + int64(int16(v-uint16(u.highest)))
 }

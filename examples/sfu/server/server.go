@@ -512,7 +512,7 @@ func (s *Server) catchUp(f *feed) {
 	}
 	f.pub.mu.Lock()
 	defer f.pub.mu.Unlock()
-	// Events were lost. Each of them was one packet, so that the number behind them has not been used.
+	// Events were lost. Each of them was one packet, so that the number after them has not been used.
 	f.history.last.number += max(0, int64(f.kernel.sent().InKernel)-int64(f.events))
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Sender sends copies of one datagram in batches, each with one system call that the kernel cuts into datagrams
 // (UDP_SEGMENT, Linux 4.18). That is the cheapest way to make load, and like a network card under load it hands over
-// several packets at once. Segmentation has to be off on the device (testnet.Dev.SetSegmentation), or super-packets
+// several packets at once. Segmentation has to be off on the device (testnet.Dev.SetSegmentation), or GSO packets
 // would reach the relay.
 type Sender struct {
 	fd      int
