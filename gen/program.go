@@ -488,7 +488,7 @@ func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
 }
 
 func (p *program) superPacket(pos diag.Pos) int {
-	return p.went("super_packet", "a GSO packet: several datagrams in one buffer", pos)
+	return p.went("gso_packet", "a GSO packet: several datagrams in one buffer", pos)
 }
 
 // pull notes how many bytes from the start of the frame the program reads.

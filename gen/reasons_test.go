@@ -108,9 +108,9 @@ func TestSuperPacketLength(t *testing.T) {
 		{"one datagram", frame(14, 4, 4), 0, "pass"},
 		{"a length that is wrong", frame(14, 2, 4), 0, "tag_length"},
 		{"a UDP length that is wrong", frame(12, 4, 4), 0, "udp_length"},
-		{"two datagrams", frame(14, 4, 4), 2, "super_packet"},
-		{"two datagrams, with the length of one", frame(14, 2, 4), 2, "super_packet"},
-		{"likewise in UDP", frame(12, 4, 4), 2, "super_packet"},
+		{"two datagrams", frame(14, 4, 4), 2, "gso_packet"},
+		{"two datagrams, with the length of one", frame(14, 2, 4), 2, "gso_packet"},
+		{"likewise in UDP", frame(12, 4, 4), 2, "gso_packet"},
 	} {
 		res, err := relay.Run("t", sim.Packet{Data: c.frame, GSO: c.gso})
 		if err != nil || res.Reason != c.want {

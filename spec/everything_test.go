@@ -92,7 +92,7 @@ func dump(s *Spec) string {
 		if k == nil {
 			return
 		}
-		p("  %s %x vlan %v pending %v other host %v", what, k.Hex, k.VLAN, k.Pending, k.OtherHost)
+		p("  %s %x vlan %v partial %v other host %v", what, k.Hex, k.VLAN, k.Partial, k.OtherHost)
 		for _, l := range k.Layers {
 			p("    %s%v %q", l.Header.Value, values(l.Fields), l.Bytes)
 		}

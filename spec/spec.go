@@ -476,7 +476,7 @@ type Packet struct {
 	Hex     []byte // the whole frame, or nil
 	Layers  []*Layer
 	VLAN    *TestVLAN // a tag in the metadata, or nil
-	Pending bool      // the transport checksum is left to a device (CHECKSUM_PARTIAL)
+	Partial bool      // the transport checksum is left to a device (CHECKSUM_PARTIAL)
 	Pos     diag.Pos
 
 	OtherHost bool // the frame is not for the device that it comes to (PACKET_OTHERHOST)

@@ -40,7 +40,7 @@ func (l *loader) test(n Name, v cue.Value) *Test {
 	if p := get(v, "packet"); p.Exists() {
 		t.Packet = l.packet(p)
 		t.Packet.VLAN = l.tag(get(v, "vlan"))
-		t.Packet.Pending = l.bool(get(v, "pending"))
+		t.Packet.Partial = l.bool(get(v, "partial"))
 		t.Packet.OtherHost = l.bool(get(v, "other_host"))
 	}
 	if e := get(v, "expect"); e.IncompleteKind() == cue.StructKind {

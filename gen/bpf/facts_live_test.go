@@ -305,8 +305,8 @@ func TestSegmentedDatagrams(t *testing.T) {
 				}
 			}
 		}
-		if got := reasons(relay.Program("mark")); got["super_packet"] != 1 || got["pass"] != 1 {
-			t.Errorf("%v, want one super_packet and one pass", got)
+		if got := reasons(relay.Program("mark")); got["gso_packet"] != 1 || got["pass"] != 1 {
+			t.Errorf("%v, want one gso_packet and one pass", got)
 		}
 	})
 }

@@ -23,7 +23,7 @@ type Frame struct {
 
 // Options choose how a frame is built.
 type Options struct {
-	Pending bool // the innermost checksum that may be left to a device is: it holds the sum of its pseudo-header only
+	Partial bool // the innermost checksum that may be left to a device is: it holds the sum of its pseudo-header only
 }
 
 // Addresses that a frame has which gives none.
@@ -102,7 +102,7 @@ func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *sp
 			p.Put(f.Data, Uint(uint64(sum)))
 		}
 	}
-	if !opt.Pending {
+	if !opt.Partial {
 		return nil
 	}
 	// Whoever leaves the inner checksum to a device computes outer ones as they will be right in the end.

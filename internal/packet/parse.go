@@ -31,7 +31,7 @@ func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*
 		problems = append(problems, sp.bound(frame, limit)...)
 		at, limit = sp.End, sp.Payload()
 	}
-	if i, p := hs.partial(frame, spans); opt.Pending && p != nil {
+	if i, p := hs.partial(frame, spans); opt.Partial && p != nil {
 		// It has to be the pseudo-header's sum; outer ones are looked at as they will be when it is complete.
 		s := &scope{hs, frame, spans[:i+1]}
 		name := spans[i].Name() + "." + p.Field.Name.Value

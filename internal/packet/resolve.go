@@ -156,7 +156,7 @@ func (hs *Headers) Make(p *spec.Packet, diags *diag.List) *Frame {
 	if diags.Len() > before {
 		return &Frame{}
 	}
-	f, err := hs.Build(layers, Options{Pending: p.Pending})
+	f, err := hs.Build(layers, Options{Partial: p.Partial})
 	if err != nil {
 		diags.Add(codeUnbuildable, p.Pos, "the packet can't be built: %s", err)
 		return &Frame{}

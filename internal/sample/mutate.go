@@ -268,7 +268,7 @@ func (g *Generator) pendingSum(b []byte, f *packet.Frame) {
 				return
 			}
 			full := uint32(pl.Get(b).Int)
-			if g.Headers.FillSums(frame, packet.Options{Pending: true}) != nil {
+			if g.Headers.FillSums(frame, packet.Options{Partial: true}) != nil {
 				return
 			}
 			at := sp.Start + (frame.Spans[i].Inner-sp.Start-2)&^1

@@ -428,7 +428,7 @@ func (p *preparer) packet() {
 	}
 	frame := p.headers.Make(src, p.diags)
 	p.t.packet = sim.Packet{Data: frame.Data}
-	if src.Pending {
+	if src.Partial {
 		start, field := p.headers.Partial(frame)
 		p.t.packet.Partial = sim.Partial{Start: start, Field: field}
 	}

@@ -326,7 +326,7 @@ func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet
 	if want.Hex != nil {
 		return hs.Diff(data, want.Hex, guess(hs, want.Hex))
 	}
-	return hs.Check(data, layers, packet.Options{Pending: t.packet.Partial != sim.Partial{}})
+	return hs.Check(data, layers, packet.Options{Partial: t.packet.Partial != sim.Partial{}})
 }
 
 func guess(hs *packet.Headers, frame []byte) []*spec.Header {
