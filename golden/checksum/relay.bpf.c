@@ -70,7 +70,7 @@ enum {
 	reason_hop_ipv4_reserved, reason_hop_fragment, reason_hop_ipv4_total_length,
 	reason_hop_ipv4_checksum, reason_hop_martian_source, reason_hop_multicast,
 	reason_hop_martian_destination, reason_hop_not_udp, reason_hop_udp_length,
-	reason_hop_super_packet, reason_hop_no_match, reason_hop_partial_checksum,
+	reason_hop_gso_packet, reason_hop_no_match, reason_hop_partial_checksum,
 	reason_hop_no_memory, reason_hop_fault, reason_hop_ipv6_version, reason_hop_mapped_address,
 	reason_hop_ipv6_payload_length, reason_hop_udp_checksum, reason_hop_not_ip,
 };
@@ -176,7 +176,7 @@ static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_hop_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_hop_super_packet);
+		return fr_up(skb, reason_hop_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_hop_udp_length);
 
@@ -186,7 +186,7 @@ static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, void *data, void
 	if (50ULL > udp_end)
 		return fr_up(skb, reason_hop_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_hop_super_packet);
+		return fr_up(skb, reason_hop_gso_packet);
 
 	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
 	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))
@@ -293,7 +293,7 @@ static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_hop_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_hop_super_packet);
+		return fr_up(skb, reason_hop_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_hop_udp_length);
 
@@ -303,7 +303,7 @@ static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, void *data, void
 	if (70ULL > udp_end)
 		return fr_up(skb, reason_hop_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_hop_super_packet);
+		return fr_up(skb, reason_hop_gso_packet);
 
 	/* match: {"udp.dst_port": 7000, "unit.hops": >0} */
 	if (!(be16(&udp->dst_port) == 0x1b58 && be8(&unit->hops) >= 1))

@@ -133,7 +133,7 @@ enum {
 	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
 	reason_wrap_ipv4_checksum, reason_wrap_martian_source, reason_wrap_multicast,
 	reason_wrap_martian_destination, reason_wrap_not_udp, reason_wrap_udp_length,
-	reason_wrap_super_packet, reason_wrap_rtcp_version, reason_wrap_rtcp_padding,
+	reason_wrap_gso_packet, reason_wrap_rtcp_version, reason_wrap_rtcp_padding,
 	reason_wrap_rtcp_type, reason_wrap_rtcp_length, reason_wrap_no_match,
 	reason_wrap_no_by_ssrc, reason_wrap_changing, reason_wrap_address_family,
 	reason_wrap_length, reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
@@ -362,13 +362,13 @@ static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data
 	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
 	__u64 rtcp_end = 42ULL + ((be16(&rtcp->length) + 1) * 4);
 	if (!(rtcp_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	if (rtcp_end != udp_end)
 		return fr_up(skb, reason_wrap_rtcp_length);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
@@ -473,7 +473,7 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_wrap_udp_length);
 
@@ -704,7 +704,7 @@ static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
@@ -802,7 +802,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_wrap_udp_length);
 
@@ -829,7 +829,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_rtcp_length);
 	__u64 rtcp_end = 62ULL + ((be16(&rtcp->length) + 1) * 4);
 	if (!(rtcp_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	if (rtcp_end != udp_end)
 		return fr_up(skb, reason_wrap_rtcp_length);
 

@@ -156,7 +156,7 @@ enum {
 	reason_downstream_ipv4_total_length, reason_downstream_ipv4_checksum,
 	reason_downstream_martian_source, reason_downstream_multicast,
 	reason_downstream_martian_destination, reason_downstream_not_udp,
-	reason_downstream_udp_length, reason_downstream_super_packet,
+	reason_downstream_udp_length, reason_downstream_gso_packet,
 	reason_downstream_partial_checksum, reason_downstream_no_clients,
 	reason_downstream_no_memory, reason_downstream_fault, reason_downstream_refused_window,
 	reason_downstream_contended, reason_downstream_refused_share, reason_downstream_ring_full,
@@ -479,7 +479,7 @@ static __always_inline int prog_downstream_ipv4(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_downstream_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_super_packet);
+		return fr_up(skb, reason_downstream_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_downstream_udp_length);
 
@@ -489,7 +489,7 @@ static __always_inline int prog_downstream_ipv4(struct __sk_buff *skb, void *dat
 	if (55ULL > udp_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_super_packet);
+		return fr_up(skb, reason_downstream_gso_packet);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
@@ -786,7 +786,7 @@ static __always_inline int prog_downstream_ipv6(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_downstream_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_super_packet);
+		return fr_up(skb, reason_downstream_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_downstream_udp_length);
 
@@ -796,7 +796,7 @@ static __always_inline int prog_downstream_ipv6(struct __sk_buff *skb, void *dat
 	if (75ULL > udp_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_super_packet);
+		return fr_up(skb, reason_downstream_gso_packet);
 
 	/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;

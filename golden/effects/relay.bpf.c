@@ -151,7 +151,7 @@ enum {
 	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
 	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_super_packet, reason_forward_no_peers, reason_forward_changing,
+	reason_forward_gso_packet, reason_forward_no_peers, reason_forward_changing,
 	reason_forward_unwanted, reason_forward_refused_quota, reason_forward_contended,
 	reason_forward_translating, reason_forward_translations_full, reason_forward_address_family,
 	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
@@ -569,7 +569,7 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -579,7 +579,7 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 	if (50ULL > udp_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
@@ -969,7 +969,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -979,7 +979,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 	if (70ULL > udp_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;

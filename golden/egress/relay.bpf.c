@@ -74,7 +74,7 @@ enum {
 	reason_leaving_sent, reason_leaving_pass, reason_leaving_inactive, reason_leaving_vlan_tag,
 	reason_leaving_truncated, reason_leaving_ipv4_version, reason_leaving_ip_options,
 	reason_leaving_ipv4_reserved, reason_leaving_fragment, reason_leaving_ipv4_total_length,
-	reason_leaving_udp_length, reason_leaving_super_packet, reason_leaving_mail,
+	reason_leaving_udp_length, reason_leaving_gso_packet, reason_leaving_mail,
 	reason_leaving_no_memory, reason_leaving_fault, reason_leaving_tcp_data_offset,
 	reason_leaving_tcp_options, reason_leaving_not_l4, reason_leaving_ipv6_version,
 	reason_leaving_mapped_address, reason_leaving_ipv6_payload_length, reason_leaving_not_ip,
@@ -126,7 +126,7 @@ static __always_inline int prog_leaving_ipv4_udp(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_leaving_udp_length);
 	__u64 l4_end = 34ULL + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leaving_super_packet);
+		return fr_up(skb, reason_leaving_gso_packet);
 	if (l4_end != ip_end)
 		return fr_up(skb, reason_leaving_udp_length);
 
@@ -291,7 +291,7 @@ static __always_inline int prog_leaving_ipv6_udp(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_leaving_udp_length);
 	__u64 l4_end = 54ULL + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leaving_super_packet);
+		return fr_up(skb, reason_leaving_gso_packet);
 	if (l4_end != ip_end)
 		return fr_up(skb, reason_leaving_udp_length);
 

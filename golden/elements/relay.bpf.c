@@ -70,7 +70,7 @@ enum {
 	reason_sort_ipv4_reserved, reason_sort_fragment, reason_sort_ipv4_total_length,
 	reason_sort_ipv4_checksum, reason_sort_martian_source, reason_sort_multicast,
 	reason_sort_martian_destination, reason_sort_not_udp, reason_sort_udp_length,
-	reason_sort_super_packet, reason_sort_media_list, reason_sort_no_match, reason_sort_marked,
+	reason_sort_gso_packet, reason_sort_media_list, reason_sort_no_match, reason_sort_marked,
 	reason_sort_late, reason_sort_no_memory, reason_sort_fault, reason_sort_ipv6_version,
 	reason_sort_mapped_address, reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
@@ -121,7 +121,7 @@ static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;
@@ -214,7 +214,7 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_sort_udp_length);
 
@@ -294,7 +294,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_sort_udp_length);
 
@@ -313,7 +313,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 	if (media_list_end > udp_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 
 	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
 	__u64 media_list_element;

@@ -138,7 +138,7 @@ enum {
 	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
 	reason_spread_ipv4_checksum, reason_spread_martian_source, reason_spread_multicast,
 	reason_spread_martian_destination, reason_spread_not_udp, reason_spread_udp_length,
-	reason_spread_super_packet, reason_spread_no_match, reason_spread_partial_checksum,
+	reason_spread_gso_packet, reason_spread_no_match, reason_spread_partial_checksum,
 	reason_spread_no_viewers, reason_spread_no_memory, reason_spread_fault,
 	reason_spread_address_family, reason_spread_too_big, reason_spread_no_route,
 	reason_spread_local, reason_spread_unreachable, reason_spread_blackhole,
@@ -472,7 +472,7 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_spread_udp_length);
 
@@ -482,7 +482,7 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 	if (48ULL > udp_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
@@ -800,7 +800,7 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_spread_udp_length);
 
@@ -810,7 +810,7 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 	if (68ULL > udp_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)

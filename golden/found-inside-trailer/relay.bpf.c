@@ -73,7 +73,7 @@ enum {
 	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
 	reason_wrap_ipv4_checksum, reason_wrap_martian_source, reason_wrap_multicast,
 	reason_wrap_martian_destination, reason_wrap_not_udp, reason_wrap_udp_length,
-	reason_wrap_super_packet, reason_wrap_not_seal, reason_wrap_length,
+	reason_wrap_gso_packet, reason_wrap_not_seal, reason_wrap_length,
 	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
 	reason_wrap_ipv6_version, reason_wrap_mapped_address, reason_wrap_ipv6_payload_length,
 	reason_wrap_udp_checksum, reason_wrap_not_ip,
@@ -213,7 +213,7 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_wrap_udp_length);
 	if (be16(&udp->dst_port) != 0x1b58)
@@ -227,7 +227,7 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 	if (udp_end < 49)
 		return fr_up(skb, reason_wrap_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* do: [{push: shim: {}}, "pass"] */
 	__u64 payload_len = udp_end - 46;
@@ -366,7 +366,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_wrap_udp_length);
 	if (be16(&udp->dst_port) != 0x1b58)
@@ -380,7 +380,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 	if (udp_end < 69)
 		return fr_up(skb, reason_wrap_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* do: [{push: shim: {}}, "pass"] */
 	__u64 payload_len = udp_end - 66;

@@ -117,7 +117,7 @@ enum {
 	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
 	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_super_packet, reason_forward_unit_version, reason_forward_no_ways,
+	reason_forward_gso_packet, reason_forward_unit_version, reason_forward_no_ways,
 	reason_forward_changing, reason_forward_hop_limit, reason_forward_partial_checksum,
 	reason_forward_no_memory, reason_forward_fault, reason_forward_too_big,
 	reason_forward_no_route, reason_forward_local, reason_forward_unreachable,
@@ -234,7 +234,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -248,7 +248,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 	if (be8(&unit->version) != 1)
 		return fr_up(skb, reason_forward_unit_version);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -353,7 +353,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -367,7 +367,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 	if (be8(&unit->version) != 1)
 		return fr_up(skb, reason_forward_unit_version);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -538,7 +538,7 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 38ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -552,7 +552,7 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 	if (be8(&unit->version) != 1)
 		return fr_up(skb, reason_forward_unit_version);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -699,7 +699,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 58ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -713,7 +713,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 	if (be8(&unit->version) != 1)
 		return fr_up(skb, reason_forward_unit_version);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;

@@ -67,7 +67,7 @@ enum {
 	reason_out_ipv4_reserved, reason_out_fragment, reason_out_ipv4_total_length,
 	reason_out_ipv4_checksum, reason_out_martian_source, reason_out_multicast,
 	reason_out_martian_destination, reason_out_not_udp, reason_out_udp_length,
-	reason_out_super_packet, reason_out_tun_id, reason_out_udp_has_checksum, reason_out_length,
+	reason_out_gso_packet, reason_out_tun_id, reason_out_udp_has_checksum, reason_out_length,
 	reason_out_partial_checksum, reason_out_no_memory, reason_out_fault,
 	reason_out_ipv6_version, reason_out_mapped_address, reason_out_ipv6_payload_length,
 	reason_out_not_inner,
@@ -158,7 +158,7 @@ static __always_inline int prog_out_udp_ipv4(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	if (be16(&udp->checksum) != 0)
@@ -251,7 +251,7 @@ static __always_inline int prog_out_udp_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	if (be16(&udp->checksum) != 0)
@@ -280,7 +280,7 @@ static __always_inline int prog_out_udp(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_out_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 	if (udp_end != outer_end)
 		return fr_up(skb, reason_out_udp_length);
 

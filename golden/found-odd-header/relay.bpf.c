@@ -71,7 +71,7 @@ enum {
 	reason_in_truncated, reason_in_ipv4_version, reason_in_ip_options, reason_in_ipv4_reserved,
 	reason_in_fragment, reason_in_ipv4_total_length, reason_in_ipv4_checksum,
 	reason_in_martian_source, reason_in_multicast, reason_in_martian_destination,
-	reason_in_not_udp, reason_in_udp_length, reason_in_super_packet, reason_in_no_match,
+	reason_in_not_udp, reason_in_udp_length, reason_in_gso_packet, reason_in_no_match,
 	reason_in_length, reason_in_partial_checksum, reason_in_no_memory, reason_in_fault,
 	reason_in_ipv6_version, reason_in_mapped_address, reason_in_ipv6_payload_length,
 	reason_in_udp_checksum, reason_in_not_ip,
@@ -212,7 +212,7 @@ static __always_inline int prog_in_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_in_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_in_super_packet);
+		return fr_up(skb, reason_in_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_in_udp_length);
 
@@ -222,7 +222,7 @@ static __always_inline int prog_in_ipv4(struct __sk_buff *skb, void *data, void 
 
 	/* do: [{push: tag: id: 0x010203}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_in_super_packet);
+		return fr_up(skb, reason_in_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	if ((payload_len + 31) > 0xffff)
 		return fr_up(skb, reason_in_length);
@@ -356,7 +356,7 @@ static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_in_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_in_super_packet);
+		return fr_up(skb, reason_in_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_in_udp_length);
 
@@ -366,7 +366,7 @@ static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void 
 
 	/* do: [{push: tag: id: 0x010203}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_in_super_packet);
+		return fr_up(skb, reason_in_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	if ((payload_len + 11) > 0xffff)
 		return fr_up(skb, reason_in_length);
@@ -432,7 +432,7 @@ enum {
 	reason_out_ipv4_reserved, reason_out_fragment, reason_out_ipv4_total_length,
 	reason_out_ipv4_checksum, reason_out_martian_source, reason_out_multicast,
 	reason_out_martian_destination, reason_out_not_udp, reason_out_udp_length,
-	reason_out_super_packet, reason_out_named_id, reason_out_no_match, reason_out_length,
+	reason_out_gso_packet, reason_out_named_id, reason_out_no_match, reason_out_length,
 	reason_out_partial_checksum, reason_out_no_memory, reason_out_fault,
 	reason_out_ipv6_version, reason_out_mapped_address, reason_out_ipv6_payload_length,
 	reason_out_udp_checksum, reason_out_not_ip,
@@ -541,7 +541,7 @@ static __always_inline int prog_out_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
@@ -605,7 +605,7 @@ static __always_inline int prog_out_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_out_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_out_udp_length);
 
@@ -712,7 +712,7 @@ static __always_inline int prog_out_ipv6_tag(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 
 	/* match: "udp.dst_port": 7001 */
 	if (be16(&udp->dst_port) != 0x1b59)
@@ -770,7 +770,7 @@ static __always_inline int prog_out_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_out_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_super_packet);
+		return fr_up(skb, reason_out_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_out_udp_length);
 

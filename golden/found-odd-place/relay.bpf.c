@@ -72,7 +72,7 @@ enum {
 	reason_change_ipv4_reserved, reason_change_fragment, reason_change_ipv4_total_length,
 	reason_change_ipv4_checksum, reason_change_martian_source, reason_change_multicast,
 	reason_change_martian_destination, reason_change_not_udp, reason_change_udp_length,
-	reason_change_super_packet, reason_change_named_id, reason_change_partial_checksum,
+	reason_change_gso_packet, reason_change_named_id, reason_change_partial_checksum,
 	reason_change_no_memory, reason_change_fault, reason_change_ipv6_version,
 	reason_change_mapped_address, reason_change_ipv6_payload_length, reason_change_udp_checksum,
 	reason_change_not_ip,
@@ -191,7 +191,7 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_change_udp_length);
 
@@ -217,7 +217,7 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 	if ((named_id_end + 3) > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	__u64 partial = fr_partial(skb);
@@ -332,7 +332,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_change_udp_length);
 
@@ -358,7 +358,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 	if ((named_id_end + 3) > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_change_udp_checksum);
 

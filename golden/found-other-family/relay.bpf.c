@@ -99,7 +99,7 @@ enum {
 	reason_sort_ipv4_reserved, reason_sort_fragment, reason_sort_ipv4_total_length,
 	reason_sort_ipv4_checksum, reason_sort_martian_source, reason_sort_multicast,
 	reason_sort_martian_destination, reason_sort_not_udp, reason_sort_udp_length,
-	reason_sort_super_packet, reason_sort_no_memory, reason_sort_fault, reason_sort_old,
+	reason_sort_gso_packet, reason_sort_no_memory, reason_sort_fault, reason_sort_old,
 	reason_sort_other, reason_sort_ipv6_version, reason_sort_mapped_address,
 	reason_sort_ipv6_payload_length, reason_sort_changing, reason_sort_not_ip,
 };
@@ -172,7 +172,7 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_sort_udp_length);
 
@@ -253,7 +253,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_sort_udp_length);
 

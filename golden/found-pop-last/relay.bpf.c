@@ -52,7 +52,7 @@ enum {
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
 	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_shim,
-	reason_unwrap_super_packet, reason_unwrap_length, reason_unwrap_partial_checksum,
+	reason_unwrap_gso_packet, reason_unwrap_length, reason_unwrap_partial_checksum,
 	reason_unwrap_no_memory, reason_unwrap_fault,
 };
 
@@ -177,7 +177,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (42ULL > ipv4_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_super_packet);
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "shim"}, {set: "ipv4.protocol": "shim.next"}, "pass"] */
 	__u64 payload_len = ipv4_end - 42;

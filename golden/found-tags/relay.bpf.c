@@ -50,7 +50,7 @@ enum {
 	reason_untag_sent, reason_untag_pass, reason_untag_inactive, reason_untag_other_host,
 	reason_untag_link_broadcast, reason_untag_link_multicast, reason_untag_truncated,
 	reason_untag_no_memory, reason_untag_fault, reason_untag_vlan_tag, reason_untag_too_big,
-	reason_untag_super_packet, reason_untag_partial_checksum,
+	reason_untag_gso_packet, reason_untag_partial_checksum,
 };
 
 static __always_inline int prog_untag_send(struct __sk_buff *skb)
@@ -146,7 +146,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		if ((void *)(vlan + 1) > data_end)
 			return fr_up(skb, reason_untag_truncated);
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_untag_super_packet);
+			return fr_up(skb, reason_untag_gso_packet);
 		if (be16(&vlan->type) == 0x8100)
 			return fr_up(skb, reason_untag_vlan_tag);
 		if (be16(&vlan->type) == 0x88a8)
@@ -177,7 +177,7 @@ enum {
 	reason_wrap_link_broadcast, reason_wrap_link_multicast, reason_wrap_truncated,
 	reason_wrap_not_ipv6, reason_wrap_ipv6_version, reason_wrap_mapped_address,
 	reason_wrap_ipv6_payload_length, reason_wrap_martian_source, reason_wrap_multicast,
-	reason_wrap_martian_destination, reason_wrap_super_packet, reason_wrap_length,
+	reason_wrap_martian_destination, reason_wrap_gso_packet, reason_wrap_length,
 	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
 	reason_wrap_tag_in_frame, reason_wrap_vlan_tag,
 };
@@ -265,7 +265,7 @@ static __always_inline int prog_wrap_vlan_in_the_metadata(struct __sk_buff *skb,
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = ipv6_end - 54;
 	if ((payload_len + 4) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
@@ -418,7 +418,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_super_packet);
+		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = ipv6_end - 54;
 	if ((payload_len + 4) > 0xffff)
 		return fr_up(skb, reason_wrap_length);

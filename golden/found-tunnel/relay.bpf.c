@@ -108,7 +108,7 @@ enum {
 	reason_inside_ipv4_reserved, reason_inside_fragment, reason_inside_ipv4_total_length,
 	reason_inside_ipv4_checksum, reason_inside_martian_source, reason_inside_multicast,
 	reason_inside_martian_destination, reason_inside_not_udp, reason_inside_udp_length,
-	reason_inside_super_packet, reason_inside_not_vxlan, reason_inside_vxlan_flags,
+	reason_inside_gso_packet, reason_inside_not_vxlan, reason_inside_vxlan_flags,
 	reason_inside_not_inner_ip, reason_inside_not_inner_udp, reason_inside_no_peers,
 	reason_inside_changing, reason_inside_partial_checksum, reason_inside_no_memory,
 	reason_inside_fault, reason_inside_ipv6_version, reason_inside_mapped_address,
@@ -238,11 +238,11 @@ static __always_inline int prog_inside_ipv4_eth(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_inside_udp_length);
 	__u64 inner_udp_end = 84ULL + be16(&udp->length);
 	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_super_packet);
+		return fr_up(skb, reason_inside_gso_packet);
 	if (inner_udp_end != inner_ip_end)
 		return fr_up(skb, reason_inside_udp_length);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inside_super_packet);
+		return fr_up(skb, reason_inside_gso_packet);
 
 	/* lookup: p: peers: ["inner_udp.src"] */
 	struct val_peers *p;
@@ -312,7 +312,7 @@ static __always_inline int prog_inside_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_inside_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_super_packet);
+		return fr_up(skb, reason_inside_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_inside_udp_length);
 	if (be16(&udp->dst_port) != 0x12b5)
@@ -457,11 +457,11 @@ static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_inside_udp_length);
 	__u64 inner_udp_end = 104ULL + be16(&udp->length);
 	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_super_packet);
+		return fr_up(skb, reason_inside_gso_packet);
 	if (inner_udp_end != inner_ip_end)
 		return fr_up(skb, reason_inside_udp_length);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inside_super_packet);
+		return fr_up(skb, reason_inside_gso_packet);
 
 	/* lookup: p: peers: ["inner_udp.src"] */
 	struct val_peers *p;
@@ -524,7 +524,7 @@ static __always_inline int prog_inside_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_inside_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_super_packet);
+		return fr_up(skb, reason_inside_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_inside_udp_length);
 	if (be16(&udp->dst_port) != 0x12b5)

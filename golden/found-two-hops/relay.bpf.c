@@ -124,7 +124,7 @@ enum {
 	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
 	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_super_packet, reason_forward_no_peers, reason_forward_changing,
+	reason_forward_gso_packet, reason_forward_no_peers, reason_forward_changing,
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
@@ -315,7 +315,7 @@ static __always_inline int prog_forward_ipv4_rule(struct __sk_buff *skb, void *d
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_peer)))
@@ -325,7 +325,7 @@ static __always_inline int prog_forward_ipv4_rule(struct __sk_buff *skb, void *d
 		return prog_forward_ipv4_rule_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
@@ -504,7 +504,7 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_peer_2)))
@@ -514,7 +514,7 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 		return prog_forward_ipv4_rest_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
@@ -574,7 +574,7 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -772,7 +772,7 @@ static __always_inline int prog_forward_ipv6_rule(struct __sk_buff *skb, void *d
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_peer)))
@@ -782,7 +782,7 @@ static __always_inline int prog_forward_ipv6_rule(struct __sk_buff *skb, void *d
 		return prog_forward_ipv6_rule_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
@@ -986,7 +986,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -1018,7 +1018,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_peer_2)))
@@ -1028,7 +1028,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return prog_forward_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x36003c ||

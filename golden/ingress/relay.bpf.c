@@ -160,7 +160,7 @@ enum {
 	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
 	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
 	reason_route_martian_destination, reason_route_not_udp, reason_route_udp_length,
-	reason_route_super_packet, reason_route_not_tag, reason_route_tag_checksum,
+	reason_route_gso_packet, reason_route_not_tag, reason_route_tag_checksum,
 	reason_route_no_ways, reason_route_changing, reason_route_hop_limit,
 	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
 	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
@@ -270,7 +270,7 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_route_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_super_packet);
+		return fr_up(skb, reason_route_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_route_udp_length);
 	if (be16(&udp->dst_port) != 0x1770)
@@ -286,7 +286,7 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
 		return fr_up(skb, reason_route_tag_checksum);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_route_super_packet);
+		return fr_up(skb, reason_route_gso_packet);
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
@@ -385,7 +385,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_route_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_super_packet);
+		return fr_up(skb, reason_route_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_route_udp_length);
 	if (be16(&udp->dst_port) != 0x1770)
@@ -401,7 +401,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
 		return fr_up(skb, reason_route_tag_checksum);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_route_super_packet);
+		return fr_up(skb, reason_route_gso_packet);
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
@@ -479,7 +479,7 @@ enum {
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
 	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
-	reason_unwrap_udp_length, reason_unwrap_super_packet, reason_unwrap_not_tag,
+	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_not_tag,
 	reason_unwrap_tag_checksum, reason_unwrap_not_note, reason_unwrap_no_ways,
 	reason_unwrap_changing, reason_unwrap_udp_has_checksum, reason_unwrap_hop_limit,
 	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
@@ -574,7 +574,7 @@ static __always_inline int prog_unwrap_udp_note(struct __sk_buff *skb, void *dat
 
 	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_super_packet);
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
@@ -628,7 +628,7 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_unwrap_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_unwrap_super_packet);
+		return fr_up(skb, reason_unwrap_gso_packet);
 	if (udp_end != outer_end)
 		return fr_up(skb, reason_unwrap_udp_length);
 
@@ -753,7 +753,7 @@ enum {
 	reason_listen_ipv4_total_length, reason_listen_ipv4_checksum, reason_listen_martian_source,
 	reason_listen_link_broadcast, reason_listen_link_multicast,
 	reason_listen_martian_destination, reason_listen_not_udp, reason_listen_udp_length,
-	reason_listen_super_packet, reason_listen_address_family, reason_listen_partial_checksum,
+	reason_listen_gso_packet, reason_listen_address_family, reason_listen_partial_checksum,
 	reason_listen_no_memory, reason_listen_fault, reason_listen_too_big, reason_listen_no_route,
 	reason_listen_local, reason_listen_unreachable, reason_listen_blackhole,
 	reason_listen_prohibit, reason_listen_no_groups, reason_listen_changing,
@@ -985,7 +985,7 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_super_packet);
+			return fr_up(skb, reason_listen_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
@@ -1021,7 +1021,7 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
 		return fr_up(skb, reason_listen_martian_destination);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_super_packet);
+		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
@@ -1083,7 +1083,7 @@ static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_listen_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_super_packet);
+		return fr_up(skb, reason_listen_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_listen_udp_length);
 
@@ -1095,7 +1095,7 @@ static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, v
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_super_packet);
+			return fr_up(skb, reason_listen_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_1, 0, sizeof(fib_1));
@@ -1315,7 +1315,7 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_listen_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_super_packet);
+			return fr_up(skb, reason_listen_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_4, 0, sizeof(fib_4));
@@ -1357,7 +1357,7 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 	if (!fr_unicast(ipv6->dst))
 		return fr_up(skb, reason_listen_martian_destination);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_super_packet);
+		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
@@ -1410,7 +1410,7 @@ static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_listen_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_super_packet);
+		return fr_up(skb, reason_listen_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_listen_udp_length);
 
@@ -1424,7 +1424,7 @@ static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, v
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_listen_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_listen_super_packet);
+			return fr_up(skb, reason_listen_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_3, 0, sizeof(fib_3));

@@ -169,7 +169,7 @@ enum {
 	reason_main_ipv4_reserved, reason_main_fragment, reason_main_ipv4_total_length,
 	reason_main_ipv4_checksum, reason_main_martian_source, reason_main_multicast,
 	reason_main_martian_destination, reason_main_not_udp, reason_main_udp_length,
-	reason_main_super_packet, reason_main_int_type, reason_main_no_match, reason_main_changing,
+	reason_main_gso_packet, reason_main_int_type, reason_main_no_match, reason_main_changing,
 	reason_main_no_void, reason_main_float, reason_main_address_family,
 	reason_main_partial_checksum, reason_main_no_memory, reason_main_fault, reason_main_too_big,
 	reason_main_no_route, reason_main_local, reason_main_unreachable, reason_main_blackhole,
@@ -458,7 +458,7 @@ static __always_inline int prog_main_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_main_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_main_super_packet);
+		return fr_up(skb, reason_main_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_main_udp_length);
 
@@ -470,7 +470,7 @@ static __always_inline int prog_main_ipv4(struct __sk_buff *skb, void *data, voi
 	if (be8(&v_int->type) != 1)
 		return fr_up(skb, reason_main_int_type);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_main_super_packet);
+		return fr_up(skb, reason_main_gso_packet);
 
 	/* when: "setting.func && int.range == setting.default" */
 	if (!(set_func && be8(&v_int->range) == set_default))
@@ -752,7 +752,7 @@ static __always_inline int prog_main_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_main_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_main_super_packet);
+		return fr_up(skb, reason_main_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_main_udp_length);
 
@@ -764,7 +764,7 @@ static __always_inline int prog_main_ipv6(struct __sk_buff *skb, void *data, voi
 	if (be8(&v_int->type) != 1)
 		return fr_up(skb, reason_main_int_type);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_main_super_packet);
+		return fr_up(skb, reason_main_gso_packet);
 
 	/* when: "setting.func && int.range == setting.default" */
 	if (!(set_func && be8(&v_int->range) == set_default))

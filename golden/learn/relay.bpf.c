@@ -89,7 +89,7 @@ enum {
 	reason_inbound_ipv4_reserved, reason_inbound_fragment, reason_inbound_ipv4_total_length,
 	reason_inbound_ipv4_checksum, reason_inbound_martian_source, reason_inbound_multicast,
 	reason_inbound_martian_destination, reason_inbound_not_udp, reason_inbound_udp_length,
-	reason_inbound_super_packet, reason_inbound_no_match, reason_inbound_full_seen,
+	reason_inbound_gso_packet, reason_inbound_no_match, reason_inbound_full_seen,
 	reason_inbound_ipv6_version, reason_inbound_mapped_address,
 	reason_inbound_ipv6_payload_length, reason_inbound_not_ip,
 };
@@ -147,7 +147,7 @@ static __always_inline int prog_inbound_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_inbound_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inbound_super_packet);
+		return fr_up(skb, reason_inbound_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_inbound_udp_length);
 
@@ -157,7 +157,7 @@ static __always_inline int prog_inbound_ipv4(struct __sk_buff *skb, void *data, 
 	if (46ULL > udp_end)
 		return fr_up(skb, reason_inbound_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inbound_super_packet);
+		return fr_up(skb, reason_inbound_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)
@@ -223,7 +223,7 @@ static __always_inline int prog_inbound_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_inbound_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inbound_super_packet);
+		return fr_up(skb, reason_inbound_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_inbound_udp_length);
 
@@ -233,7 +233,7 @@ static __always_inline int prog_inbound_ipv6(struct __sk_buff *skb, void *data, 
 	if (66ULL > udp_end)
 		return fr_up(skb, reason_inbound_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inbound_super_packet);
+		return fr_up(skb, reason_inbound_gso_packet);
 
 	/* match: "udp.dst_port": 7000 */
 	if (be16(&udp->dst_port) != 0x1b58)

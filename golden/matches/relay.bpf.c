@@ -70,7 +70,7 @@ enum {
 	reason_filter_ipv4_reserved, reason_filter_fragment, reason_filter_ipv4_total_length,
 	reason_filter_ipv4_checksum, reason_filter_martian_source, reason_filter_multicast,
 	reason_filter_martian_destination, reason_filter_not_udp, reason_filter_udp_length,
-	reason_filter_super_packet, reason_filter_no_match, reason_filter_sources,
+	reason_filter_gso_packet, reason_filter_no_match, reason_filter_sources,
 	reason_filter_stranger, reason_filter_no_rule, reason_filter_ipv6_version,
 	reason_filter_mapped_address, reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
@@ -128,7 +128,7 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_super_packet);
+		return fr_up(skb, reason_filter_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_filter_udp_length);
 
@@ -210,7 +210,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_super_packet);
+		return fr_up(skb, reason_filter_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_filter_udp_length);
 

@@ -145,7 +145,7 @@ enum {
 	reason_balance_ipv4_reserved, reason_balance_fragment, reason_balance_ipv4_total_length,
 	reason_balance_ipv4_checksum, reason_balance_martian_source, reason_balance_multicast,
 	reason_balance_martian_destination, reason_balance_not_udp, reason_balance_udp_length,
-	reason_balance_super_packet, reason_balance_no_services, reason_balance_changing,
+	reason_balance_gso_packet, reason_balance_no_services, reason_balance_changing,
 	reason_balance_no_pool, reason_balance_hop_limit, reason_balance_partial_checksum,
 	reason_balance_no_memory, reason_balance_fault, reason_balance_too_big,
 	reason_balance_no_route, reason_balance_local, reason_balance_unreachable,
@@ -275,7 +275,7 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 			if (be8(&ipv4->ttl) <= 1)
 				return fr_up(skb, reason_balance_hop_limit);
 			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_balance_super_packet);
+				return fr_up(skb, reason_balance_gso_packet);
 			if (!(skb->len <= ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
@@ -304,7 +304,7 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_super_packet);
+		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
 	if (unlikely(!fr_usable(&b_2->way.hop)))
@@ -359,7 +359,7 @@ static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_balance_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_super_packet);
+		return fr_up(skb, reason_balance_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_balance_udp_length);
 
@@ -477,7 +477,7 @@ static __always_inline int prog_balance_ipv6_rest(struct __sk_buff *skb, void *d
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_super_packet);
+		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
 	if (unlikely(!fr_usable(&b->way.hop)))
@@ -523,7 +523,7 @@ static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_balance_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_balance_super_packet);
+		return fr_up(skb, reason_balance_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_balance_udp_length);
 
@@ -565,7 +565,7 @@ static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, 
 			if (be8(&ipv6->hop_limit) <= 1)
 				return fr_up(skb, reason_balance_hop_limit);
 			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_balance_super_packet);
+				return fr_up(skb, reason_balance_gso_packet);
 			if (!(skb->len <= ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);

@@ -147,7 +147,7 @@ enum {
 	reason_room_ipv4_reserved, reason_room_fragment, reason_room_ipv4_total_length,
 	reason_room_ipv4_checksum, reason_room_martian_source, reason_room_multicast,
 	reason_room_martian_destination, reason_room_not_udp, reason_room_udp_length,
-	reason_room_super_packet, reason_room_partial_checksum, reason_room_no_members,
+	reason_room_gso_packet, reason_room_partial_checksum, reason_room_no_members,
 	reason_room_no_memory, reason_room_fault, reason_room_translating,
 	reason_room_translations_full, reason_room_address_family, reason_room_too_big,
 	reason_room_no_route, reason_room_local, reason_room_unreachable, reason_room_blackhole,
@@ -531,7 +531,7 @@ static __always_inline int prog_room_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_room_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_room_super_packet);
+		return fr_up(skb, reason_room_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_room_udp_length);
 
@@ -541,7 +541,7 @@ static __always_inline int prog_room_ipv4(struct __sk_buff *skb, void *data, voi
 	if (58ULL > udp_end)
 		return fr_up(skb, reason_room_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_room_super_packet);
+		return fr_up(skb, reason_room_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
@@ -903,7 +903,7 @@ static __always_inline int prog_room_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_room_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_room_super_packet);
+		return fr_up(skb, reason_room_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_room_udp_length);
 
@@ -913,7 +913,7 @@ static __always_inline int prog_room_ipv6(struct __sk_buff *skb, void *data, voi
 	if (78ULL > udp_end)
 		return fr_up(skb, reason_room_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_room_super_packet);
+		return fr_up(skb, reason_room_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);

@@ -173,7 +173,7 @@ enum {
 	reason_meter_ipv4_reserved, reason_meter_fragment, reason_meter_ipv4_total_length,
 	reason_meter_ipv4_checksum, reason_meter_martian_source, reason_meter_multicast,
 	reason_meter_martian_destination, reason_meter_not_udp, reason_meter_udp_length,
-	reason_meter_super_packet, reason_meter_no_flows, reason_meter_changing,
+	reason_meter_gso_packet, reason_meter_no_flows, reason_meter_changing,
 	reason_meter_contended, reason_meter_ipv6_version, reason_meter_mapped_address,
 	reason_meter_ipv6_payload_length, reason_meter_not_ip,
 };
@@ -255,7 +255,7 @@ static __always_inline int prog_meter_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_meter_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_meter_super_packet);
+		return fr_up(skb, reason_meter_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_meter_udp_length);
 
@@ -346,7 +346,7 @@ static __always_inline int prog_meter_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_meter_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_meter_super_packet);
+		return fr_up(skb, reason_meter_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_meter_udp_length);
 
@@ -420,7 +420,7 @@ enum {
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
 	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
 	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_super_packet, reason_tap_partial_checksum, reason_tap_no_taps,
+	reason_tap_gso_packet, reason_tap_partial_checksum, reason_tap_no_taps,
 	reason_tap_no_memory, reason_tap_fault, reason_tap_contended, reason_tap_refused_volume,
 	reason_tap_address_family, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
 	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_no_neighbour,
@@ -689,13 +689,13 @@ static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_super_packet);
+		return fr_up(skb, reason_tap_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_tap_udp_length);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_super_packet);
+		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 		return fr_up(skb, reason_tap_partial_checksum);
@@ -936,13 +936,13 @@ static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_super_packet);
+		return fr_up(skb, reason_tap_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_tap_udp_length);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_super_packet);
+		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
 		return fr_up(skb, reason_tap_partial_checksum);

@@ -163,7 +163,7 @@ enum {
 	reason_decapsulate_fragment, reason_decapsulate_ipv4_total_length,
 	reason_decapsulate_ipv4_checksum, reason_decapsulate_martian_source,
 	reason_decapsulate_multicast, reason_decapsulate_martian_destination,
-	reason_decapsulate_not_udp, reason_decapsulate_udp_length, reason_decapsulate_super_packet,
+	reason_decapsulate_not_udp, reason_decapsulate_udp_length, reason_decapsulate_gso_packet,
 	reason_decapsulate_tun_options, reason_decapsulate_not_inside, reason_decapsulate_no_ways,
 	reason_decapsulate_changing, reason_decapsulate_udp_has_checksum,
 	reason_decapsulate_hop_limit, reason_decapsulate_partial_checksum,
@@ -297,13 +297,13 @@ static __always_inline int prog_decapsulate_udp_udp(struct __sk_buff *skb, void 
 		return fr_up(skb, reason_decapsulate_udp_length);
 	__u64 inside_end = tun_options_end + 20 + be16(&udp->length);
 	if (!(inside_end == inner_end || skb->gso_size == 0))
-		return fr_up(skb, reason_decapsulate_super_packet);
+		return fr_up(skb, reason_decapsulate_gso_packet);
 	if (inside_end != inner_end)
 		return fr_up(skb, reason_decapsulate_udp_length);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_decapsulate_super_packet);
+		return fr_up(skb, reason_decapsulate_gso_packet);
 
 	/* lookup: w: ways: ["inner.dst"] */
 	struct val_ways *w;
@@ -361,7 +361,7 @@ static __always_inline int prog_decapsulate_udp(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_decapsulate_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_decapsulate_super_packet);
+		return fr_up(skb, reason_decapsulate_gso_packet);
 	if (udp_end != outer_end)
 		return fr_up(skb, reason_decapsulate_udp_length);
 
@@ -491,7 +491,7 @@ enum {
 	reason_strip_ipv4_reserved, reason_strip_fragment, reason_strip_ipv4_total_length,
 	reason_strip_ipv4_checksum, reason_strip_martian_source, reason_strip_multicast,
 	reason_strip_martian_destination, reason_strip_not_udp, reason_strip_udp_length,
-	reason_strip_super_packet, reason_strip_tun_options, reason_strip_no_peers,
+	reason_strip_gso_packet, reason_strip_tun_options, reason_strip_no_peers,
 	reason_strip_changing, reason_strip_address_family, reason_strip_partial_checksum,
 	reason_strip_no_memory, reason_strip_fault, reason_strip_too_big, reason_strip_no_route,
 	reason_strip_local, reason_strip_unreachable, reason_strip_blackhole, reason_strip_prohibit,
@@ -774,7 +774,7 @@ static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *dat
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_strip_super_packet);
+		return fr_up(skb, reason_strip_gso_packet);
 
 	/* lookup: p: peers: ["flow.id"] */
 	struct val_peers *p;
@@ -869,7 +869,7 @@ static __always_inline int prog_strip_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_strip_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_strip_super_packet);
+		return fr_up(skb, reason_strip_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_strip_udp_length);
 
@@ -1137,7 +1137,7 @@ static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *dat
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_strip_super_packet);
+		return fr_up(skb, reason_strip_gso_packet);
 
 	/* lookup: p: peers: ["flow.id"] */
 	struct val_peers *p;
@@ -1226,7 +1226,7 @@ static __always_inline int prog_strip_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_strip_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_strip_super_packet);
+		return fr_up(skb, reason_strip_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_strip_udp_length);
 
@@ -1300,7 +1300,7 @@ enum {
 	reason_last_ipv4_reserved, reason_last_fragment, reason_last_ipv4_total_length,
 	reason_last_ipv4_checksum, reason_last_martian_source, reason_last_multicast,
 	reason_last_martian_destination, reason_last_not_udp, reason_last_udp_length,
-	reason_last_super_packet, reason_last_tun_options, reason_last_length,
+	reason_last_gso_packet, reason_last_tun_options, reason_last_length,
 	reason_last_partial_checksum, reason_last_no_memory, reason_last_fault,
 	reason_last_ipv6_version, reason_last_mapped_address, reason_last_ipv6_payload_length,
 	reason_last_udp_checksum, reason_last_not_ip,
@@ -1413,7 +1413,7 @@ static __always_inline int prog_last_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_last_super_packet);
+		return fr_up(skb, reason_last_gso_packet);
 
 	/* do: [{pop: "more"}, "pass"] */
 	__u64 payload_len = udp_end - more_options_end;
@@ -1473,7 +1473,7 @@ static __always_inline int prog_last_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_last_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_last_super_packet);
+		return fr_up(skb, reason_last_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_last_udp_length);
 
@@ -1587,7 +1587,7 @@ static __always_inline int prog_last_ipv6_tun(struct __sk_buff *skb, void *data,
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_last_super_packet);
+		return fr_up(skb, reason_last_gso_packet);
 
 	/* do: [{pop: "more"}, "pass"] */
 	__u64 payload_len = udp_end - more_options_end;
@@ -1641,7 +1641,7 @@ static __always_inline int prog_last_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_last_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_last_super_packet);
+		return fr_up(skb, reason_last_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_last_udp_length);
 

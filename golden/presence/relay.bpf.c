@@ -105,7 +105,7 @@ enum {
 	reason_sort_ipv4_reserved, reason_sort_fragment, reason_sort_ipv4_total_length,
 	reason_sort_ipv4_checksum, reason_sort_martian_source, reason_sort_multicast,
 	reason_sort_martian_destination, reason_sort_not_udp, reason_sort_udp_length,
-	reason_sort_super_packet, reason_sort_gre_has_checksum, reason_sort_gre_version,
+	reason_sort_gso_packet, reason_sort_gre_has_checksum, reason_sort_gre_version,
 	reason_sort_no_match, reason_sort_no_tenants, reason_sort_changing, reason_sort_no_memory,
 	reason_sort_fault, reason_sort_ipv6_version, reason_sort_mapped_address,
 	reason_sort_ipv6_payload_length, reason_sort_not_ip,
@@ -160,7 +160,7 @@ static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 
 	/* match: "udp.dst_port": 4754 */
 	if (be16(&udp->dst_port) != 0x1292)
@@ -234,7 +234,7 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_sort_udp_length);
 
@@ -315,7 +315,7 @@ static __always_inline int prog_sort_ipv6_rest(struct __sk_buff *skb, void *data
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 
 	/* match: "udp.dst_port": 4754 */
 	if (be16(&udp->dst_port) != 0x1292)
@@ -380,7 +380,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_super_packet);
+		return fr_up(skb, reason_sort_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_sort_udp_length);
 

@@ -179,7 +179,7 @@ enum {
 	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
 	reason_spread_ipv4_total_length, reason_spread_ipv4_checksum, reason_spread_martian_source,
 	reason_spread_multicast, reason_spread_martian_destination, reason_spread_not_udp,
-	reason_spread_udp_length, reason_spread_super_packet, reason_spread_tag_kind,
+	reason_spread_udp_length, reason_spread_gso_packet, reason_spread_tag_kind,
 	reason_spread_tag_length, reason_spread_partial_checksum, reason_spread_no_listeners,
 	reason_spread_no_memory, reason_spread_fault, reason_spread_empty,
 	reason_spread_refused_budget, reason_spread_contended, reason_spread_unfit_tag_kind,
@@ -526,7 +526,7 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_spread_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (udp_end != ipv4_end)
 		return fr_up(skb, reason_spread_udp_length);
 
@@ -539,13 +539,13 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_spread_tag_kind);
 	__u64 tag_end = 45ULL + be16(&tag->length);
 	if (!(tag_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (tag_end != udp_end)
 		return fr_up(skb, reason_spread_tag_length);
 
 	/* stack: ["eth", "ipv4", "udp", "tag"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
 	if (be8(&tag->kind) == 1) { /* rule */
@@ -679,7 +679,7 @@ enum {
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
 	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
-	reason_unwrap_udp_length, reason_unwrap_super_packet, reason_unwrap_udp_has_checksum,
+	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_udp_has_checksum,
 	reason_unwrap_length, reason_unwrap_partial_checksum, reason_unwrap_no_memory,
 	reason_unwrap_fault,
 };
@@ -752,7 +752,7 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_unwrap_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_unwrap_super_packet);
+		return fr_up(skb, reason_unwrap_gso_packet);
 	if (udp_end != outer_end)
 		return fr_up(skb, reason_unwrap_udp_length);
 
@@ -786,7 +786,7 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_super_packet);
+		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
 	if (be16(&udp->checksum) != 0)
@@ -880,7 +880,7 @@ enum {
 	reason_tighten_ipv4_version, reason_tighten_ip_options, reason_tighten_ipv4_reserved,
 	reason_tighten_fragment, reason_tighten_ipv4_total_length, reason_tighten_ipv4_checksum,
 	reason_tighten_martian_source, reason_tighten_multicast, reason_tighten_martian_destination,
-	reason_tighten_not_udp, reason_tighten_udp_length, reason_tighten_super_packet,
+	reason_tighten_not_udp, reason_tighten_udp_length, reason_tighten_gso_packet,
 	reason_tighten_loose_length, reason_tighten_no_senders, reason_tighten_changing,
 	reason_tighten_address_family, reason_tighten_partial_checksum, reason_tighten_padding,
 	reason_tighten_no_memory, reason_tighten_fault, reason_tighten_too_big,
@@ -1008,7 +1008,7 @@ static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_tighten_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tighten_super_packet);
+		return fr_up(skb, reason_tighten_gso_packet);
 	if (udp_end != ipv4_end)
 		return fr_up(skb, reason_tighten_udp_length);
 
@@ -1019,13 +1019,13 @@ static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_tighten_truncated);
 	__u64 loose_end = 44ULL + be16(&loose->length);
 	if (!(loose_end <= udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tighten_super_packet);
+		return fr_up(skb, reason_tighten_gso_packet);
 	if (loose_end > udp_end)
 		return fr_up(skb, reason_tighten_loose_length);
 
 	/* stack: ["eth", "ipv4", "udp", "loose"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tighten_super_packet);
+		return fr_up(skb, reason_tighten_gso_packet);
 
 	/* lookup: s: senders: ["ipv4.src"] */
 	struct val_senders *s;

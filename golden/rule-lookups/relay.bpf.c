@@ -285,7 +285,7 @@ enum {
 	reason_relay_ip_options, reason_relay_ipv4_reserved, reason_relay_fragment,
 	reason_relay_ipv4_total_length, reason_relay_ipv4_checksum, reason_relay_martian_source,
 	reason_relay_multicast, reason_relay_martian_destination, reason_relay_not_udp,
-	reason_relay_udp_length, reason_relay_super_packet, reason_relay_changing,
+	reason_relay_udp_length, reason_relay_gso_packet, reason_relay_changing,
 	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
 	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
 	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_muted,
@@ -553,7 +553,7 @@ static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_relay_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_super_packet);
+		return fr_up(skb, reason_relay_gso_packet);
 	if (udp_end != ipv4_end)
 		return fr_up(skb, reason_relay_udp_length);
 
@@ -565,7 +565,7 @@ static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, voi
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_super_packet);
+		return fr_up(skb, reason_relay_gso_packet);
 
 	/* {lookup: {a: first: ["msg.id"], b: also: ["a.limit"]}, when: "b.allowed && msg.kind... */
 	struct val_first *a;
@@ -697,7 +697,7 @@ enum {
 	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
 	reason_spread_ipv4_total_length, reason_spread_ipv4_checksum, reason_spread_martian_source,
 	reason_spread_multicast, reason_spread_martian_destination, reason_spread_not_udp,
-	reason_spread_udp_length, reason_spread_super_packet, reason_spread_partial_checksum,
+	reason_spread_udp_length, reason_spread_gso_packet, reason_spread_partial_checksum,
 	reason_spread_no_listeners, reason_spread_no_memory, reason_spread_fault,
 	reason_spread_changing, reason_spread_muted, reason_spread_address_family,
 	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
@@ -1039,7 +1039,7 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_spread_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (udp_end != ipv4_end)
 		return fr_up(skb, reason_spread_udp_length);
 
@@ -1051,7 +1051,7 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);

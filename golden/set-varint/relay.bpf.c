@@ -106,7 +106,7 @@ enum {
 	reason_change_ipv4_reserved, reason_change_fragment, reason_change_ipv4_total_length,
 	reason_change_ipv4_checksum, reason_change_martian_source, reason_change_multicast,
 	reason_change_martian_destination, reason_change_not_udp, reason_change_udp_length,
-	reason_change_super_packet, reason_change_stream_type, reason_change_no_moves,
+	reason_change_gso_packet, reason_change_stream_type, reason_change_no_moves,
 	reason_change_changing, reason_change_unfit_stream_id, reason_change_unfit_stream_offset,
 	reason_change_partial_checksum, reason_change_no_memory, reason_change_fault,
 	reason_change_ipv6_version, reason_change_mapped_address, reason_change_ipv6_payload_length,
@@ -266,7 +266,7 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 
 	/* lookup: m: moves: ["stream.id"] */
 	struct val_moves *m;
@@ -366,7 +366,7 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_change_udp_length);
 
@@ -547,7 +547,7 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 
 	/* lookup: m: moves: ["stream.id"] */
 	struct val_moves *m;
@@ -642,7 +642,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_super_packet);
+		return fr_up(skb, reason_change_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_change_udp_length);
 

@@ -128,7 +128,7 @@ enum {
 	reason_reflect_ipv4_reserved, reason_reflect_fragment, reason_reflect_ipv4_total_length,
 	reason_reflect_ipv4_checksum, reason_reflect_martian_source, reason_reflect_multicast,
 	reason_reflect_martian_destination, reason_reflect_not_udp, reason_reflect_udp_length,
-	reason_reflect_super_packet, reason_reflect_partial_checksum, reason_reflect_no_listeners,
+	reason_reflect_gso_packet, reason_reflect_partial_checksum, reason_reflect_no_listeners,
 	reason_reflect_no_memory, reason_reflect_fault, reason_reflect_reflected,
 	reason_reflect_too_large, reason_reflect_address_family, reason_reflect_too_big,
 	reason_reflect_no_route, reason_reflect_local, reason_reflect_unreachable,
@@ -386,13 +386,13 @@ static __always_inline int prog_reflect_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_reflect_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reflect_super_packet);
+		return fr_up(skb, reason_reflect_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_reflect_udp_length);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reflect_super_packet);
+		return fr_up(skb, reason_reflect_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 		return fr_up(skb, reason_reflect_partial_checksum);
@@ -618,13 +618,13 @@ static __always_inline int prog_reflect_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_reflect_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reflect_super_packet);
+		return fr_up(skb, reason_reflect_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_reflect_udp_length);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reflect_super_packet);
+		return fr_up(skb, reason_reflect_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
 		return fr_up(skb, reason_reflect_partial_checksum);

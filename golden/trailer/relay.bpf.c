@@ -74,7 +74,7 @@ enum {
 	reason_open_ipv4_reserved, reason_open_fragment, reason_open_ipv4_total_length,
 	reason_open_ipv4_checksum, reason_open_martian_source, reason_open_multicast,
 	reason_open_martian_destination, reason_open_not_udp, reason_open_udp_length,
-	reason_open_super_packet, reason_open_sealed_kind, reason_open_sealed_length,
+	reason_open_gso_packet, reason_open_sealed_kind, reason_open_sealed_length,
 	reason_open_ipv6_version, reason_open_mapped_address, reason_open_ipv6_payload_length,
 	reason_open_not_ip,
 };
@@ -132,7 +132,7 @@ static __always_inline int prog_open_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_open_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_super_packet);
+		return fr_up(skb, reason_open_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_open_udp_length);
 
@@ -147,14 +147,14 @@ static __always_inline int prog_open_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_open_sealed_kind);
 	__u64 sealed_end = 48ULL + be8(&sealed->length);
 	if (!(sealed_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_super_packet);
+		return fr_up(skb, reason_open_gso_packet);
 	if (sealed_end != udp_end)
 		return fr_up(skb, reason_open_sealed_length);
 	if (sealed_end < 64)
 		return fr_up(skb, reason_open_truncated);
 	__u64 sealed_payload_end = sealed_end - 16;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_open_super_packet);
+		return fr_up(skb, reason_open_gso_packet);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 48);
@@ -205,7 +205,7 @@ static __always_inline int prog_open_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_open_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_super_packet);
+		return fr_up(skb, reason_open_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_open_udp_length);
 
@@ -220,14 +220,14 @@ static __always_inline int prog_open_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_open_sealed_kind);
 	__u64 sealed_end = 68ULL + be8(&sealed->length);
 	if (!(sealed_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_super_packet);
+		return fr_up(skb, reason_open_gso_packet);
 	if (sealed_end != udp_end)
 		return fr_up(skb, reason_open_sealed_length);
 	if (sealed_end < 84)
 		return fr_up(skb, reason_open_truncated);
 	__u64 sealed_payload_end = sealed_end - 16;
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_open_super_packet);
+		return fr_up(skb, reason_open_gso_packet);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 68);
@@ -285,7 +285,7 @@ enum {
 	reason_echo_ipv4_reserved, reason_echo_fragment, reason_echo_ipv4_total_length,
 	reason_echo_ipv4_checksum, reason_echo_martian_source, reason_echo_multicast,
 	reason_echo_martian_destination, reason_echo_not_udp, reason_echo_udp_length,
-	reason_echo_super_packet, reason_echo_ping_kind, reason_echo_ping_trailing,
+	reason_echo_gso_packet, reason_echo_ping_kind, reason_echo_ping_trailing,
 	reason_echo_ipv6_version, reason_echo_mapped_address, reason_echo_ipv6_payload_length,
 	reason_echo_not_ip,
 };
@@ -343,7 +343,7 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_super_packet);
+		return fr_up(skb, reason_echo_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_echo_udp_length);
 
@@ -357,7 +357,7 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 	if (be8(&ping->kind) != 9)
 		return fr_up(skb, reason_echo_ping_kind);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_echo_super_packet);
+		return fr_up(skb, reason_echo_gso_packet);
 	if (51ULL != udp_end)
 		return fr_up(skb, reason_echo_ping_trailing);
 
@@ -410,7 +410,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_super_packet);
+		return fr_up(skb, reason_echo_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_echo_udp_length);
 
@@ -424,7 +424,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 	if (be8(&ping->kind) != 9)
 		return fr_up(skb, reason_echo_ping_kind);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_echo_super_packet);
+		return fr_up(skb, reason_echo_gso_packet);
 	if (71ULL != udp_end)
 		return fr_up(skb, reason_echo_ping_trailing);
 

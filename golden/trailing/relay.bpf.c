@@ -167,7 +167,7 @@ enum {
 	reason_echo_ipv4_reserved, reason_echo_fragment, reason_echo_ipv4_total_length,
 	reason_echo_ipv4_checksum, reason_echo_martian_source, reason_echo_multicast,
 	reason_echo_martian_destination, reason_echo_not_udp, reason_echo_udp_length,
-	reason_echo_super_packet, reason_echo_address_family, reason_echo_partial_checksum,
+	reason_echo_gso_packet, reason_echo_address_family, reason_echo_partial_checksum,
 	reason_echo_no_memory, reason_echo_fault, reason_echo_too_big, reason_echo_no_route,
 	reason_echo_local, reason_echo_unreachable, reason_echo_blackhole, reason_echo_prohibit,
 	reason_echo_no_rule, reason_echo_ipv6_version, reason_echo_mapped_address,
@@ -321,7 +321,7 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_super_packet);
+		return fr_up(skb, reason_echo_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_echo_udp_length);
 
@@ -331,7 +331,7 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 			return fr_up(skb, reason_echo_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_echo_super_packet);
+			return fr_up(skb, reason_echo_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_echo_partial_checksum);
 		__builtin_memset(&fib_1, 0, sizeof(fib_1));
@@ -476,7 +476,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_super_packet);
+		return fr_up(skb, reason_echo_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_echo_udp_length);
 
@@ -488,7 +488,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_echo_udp_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_echo_super_packet);
+			return fr_up(skb, reason_echo_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_echo_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
@@ -569,7 +569,7 @@ enum {
 	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
 	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
 	reason_route_martian_destination, reason_route_no_ways, reason_route_changing,
-	reason_route_hop_limit, reason_route_super_packet, reason_route_partial_checksum,
+	reason_route_hop_limit, reason_route_gso_packet, reason_route_partial_checksum,
 	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
 	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
 	reason_route_ipv6_version, reason_route_mapped_address, reason_route_ipv6_payload_length,
@@ -683,7 +683,7 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_super_packet);
+		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_usable(&w->way.hop)))
@@ -769,7 +769,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_super_packet);
+		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_usable(&w->way.hop)))
@@ -830,7 +830,7 @@ enum {
 	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
 	reason_spread_ipv4_checksum, reason_spread_martian_source, reason_spread_multicast,
 	reason_spread_martian_destination, reason_spread_not_udp, reason_spread_udp_length,
-	reason_spread_super_packet, reason_spread_partial_checksum, reason_spread_no_listeners,
+	reason_spread_gso_packet, reason_spread_partial_checksum, reason_spread_no_listeners,
 	reason_spread_no_memory, reason_spread_fault, reason_spread_address_family,
 	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
 	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
@@ -1065,13 +1065,13 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_spread_udp_length);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
 		return fr_up(skb, reason_spread_partial_checksum);
@@ -1278,13 +1278,13 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_spread_udp_length);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
+		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
 		return fr_up(skb, reason_spread_partial_checksum);

@@ -67,7 +67,7 @@ enum {
 	reason_filter_ipv4_reserved, reason_filter_fragment, reason_filter_ipv4_total_length,
 	reason_filter_ipv4_checksum, reason_filter_martian_source, reason_filter_multicast,
 	reason_filter_martian_destination, reason_filter_not_udp, reason_filter_udp_length,
-	reason_filter_super_packet, reason_filter_stream_type, reason_filter_no_match,
+	reason_filter_gso_packet, reason_filter_stream_type, reason_filter_no_match,
 	reason_filter_far, reason_filter_ipv6_version, reason_filter_mapped_address,
 	reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
@@ -136,7 +136,7 @@ static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *da
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_filter_super_packet);
+		return fr_up(skb, reason_filter_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
@@ -198,7 +198,7 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_super_packet);
+		return fr_up(skb, reason_filter_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_filter_udp_length);
 
@@ -284,7 +284,7 @@ static __always_inline int prog_filter_ipv6_rest(struct __sk_buff *skb, void *da
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_filter_super_packet);
+		return fr_up(skb, reason_filter_gso_packet);
 
 	/* match: "udp.dst_port": 4433 */
 	if (be16(&udp->dst_port) != 0x1151)
@@ -337,7 +337,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_super_packet);
+		return fr_up(skb, reason_filter_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_filter_udp_length);
 

@@ -116,7 +116,7 @@ enum {
 	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
 	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_super_packet, reason_forward_no_tenants, reason_forward_changing,
+	reason_forward_gso_packet, reason_forward_no_tenants, reason_forward_changing,
 	reason_forward_hop_limit, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
@@ -232,7 +232,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -255,7 +255,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&t->way.hop)))
@@ -341,7 +341,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -364,7 +364,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&t->way.hop)))
@@ -513,7 +513,7 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 38ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -534,7 +534,7 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	__u64 payload_len = udp_end - 46;
@@ -661,7 +661,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 58ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -682,7 +682,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	__u64 payload_len = udp_end - 66;
@@ -759,7 +759,7 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -802,7 +802,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 

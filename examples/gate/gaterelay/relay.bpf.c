@@ -149,9 +149,9 @@ enum {
 	reason_gate_ipv4_reserved, reason_gate_fragment, reason_gate_ipv4_total_length,
 	reason_gate_ipv4_checksum, reason_gate_martian_source, reason_gate_multicast,
 	reason_gate_martian_destination, reason_gate_not_udp, reason_gate_udp_length,
-	reason_gate_super_packet, reason_gate_no_match, reason_gate_no_sources,
-	reason_gate_changing, reason_gate_over_quota, reason_gate_ipv6_version,
-	reason_gate_mapped_address, reason_gate_ipv6_payload_length, reason_gate_not_ip,
+	reason_gate_gso_packet, reason_gate_no_match, reason_gate_no_sources, reason_gate_changing,
+	reason_gate_over_quota, reason_gate_ipv6_version, reason_gate_mapped_address,
+	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
 static __always_inline int prog_gate_ipv4_send(struct __sk_buff *skb)
@@ -207,7 +207,7 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_gate_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_super_packet);
+		return fr_up(skb, reason_gate_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_gate_udp_length);
 
@@ -298,7 +298,7 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_gate_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_super_packet);
+		return fr_up(skb, reason_gate_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_gate_udp_length);
 

@@ -126,7 +126,7 @@ const (
 	GateMartianDestination                   // a destination that no other host has: unspecified or loopback
 	GateNotUDP                               // no udp header here
 	GateUDPLength                            // udp.length disagrees with the packet
-	GateSuperPacket                          // a GSO packet: several datagrams in one buffer
+	GateGsoPacket                            // a GSO packet: several datagrams in one buffer
 	GateNoMatch                              // the program's match or condition isn't true
 	GateNoSources                            // no row in sources
 	GateChanging                             // user space changed rows at each attempt to read one
@@ -329,7 +329,7 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_sources", Kind: abi.ReasonPunted, Doc: "no row in sources"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},

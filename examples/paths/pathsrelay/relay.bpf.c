@@ -103,7 +103,7 @@ enum {
 	reason_forward_truncated, reason_forward_ipv4_version, reason_forward_ip_options,
 	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
-	reason_forward_martian_destination, reason_forward_udp_length, reason_forward_super_packet,
+	reason_forward_martian_destination, reason_forward_udp_length, reason_forward_gso_packet,
 	reason_forward_no_routes, reason_forward_changing, reason_forward_hop_limit,
 	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
 	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
@@ -225,7 +225,7 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 l4_end = 34ULL + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (l4_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -246,7 +246,7 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 		if (be8(&ipv4->ttl) <= 1)
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
@@ -260,7 +260,7 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
@@ -393,7 +393,7 @@ static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *da
 		if (be8(&ipv4->ttl) <= 1)
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
@@ -408,7 +408,7 @@ static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *da
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
@@ -547,7 +547,7 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_udp_length);
 	__u64 l4_end = 54ULL + be16(&udp->length);
 	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (l4_end != ip_end)
 		return fr_up(skb, reason_forward_udp_length);
 
@@ -568,7 +568,7 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 		if (be8(&ipv6->hop_limit) <= 1)
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
@@ -582,7 +582,7 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
@@ -709,7 +709,7 @@ static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *da
 		if (be8(&ipv6->hop_limit) <= 1)
 			return fr_up(skb, reason_forward_hop_limit);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_super_packet);
+			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
@@ -724,7 +724,7 @@ static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *da
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_super_packet);
+		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))

@@ -115,7 +115,7 @@ const (
 	ForwardMulticast                               // a multicast or broadcast destination
 	ForwardMartianDestination                      // a destination that no other host has: unspecified or loopback
 	ForwardUDPLength                               // udp.length disagrees with the packet
-	ForwardSuperPacket                             // a GSO packet: several datagrams in one buffer
+	ForwardGsoPacket                               // a GSO packet: several datagrams in one buffer
 	ForwardNoRoutes                                // no row in routes
 	ForwardChanging                                // user space changed rows at each attempt to read one
 	ForwardHopLimit                                // the hop limit is used up
@@ -240,7 +240,7 @@ var desc = abi.Desc{
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_routes", Kind: abi.ReasonPunted, Doc: "no row in routes"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},

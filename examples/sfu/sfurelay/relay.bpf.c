@@ -220,7 +220,7 @@ enum {
 	reason_video_ipv4_reserved, reason_video_fragment, reason_video_ipv4_total_length,
 	reason_video_ipv4_checksum, reason_video_martian_source, reason_video_multicast,
 	reason_video_martian_destination, reason_video_not_udp, reason_video_udp_length,
-	reason_video_super_packet, reason_video_rtp_version, reason_video_rtcp,
+	reason_video_gso_packet, reason_video_rtp_version, reason_video_rtcp,
 	reason_video_rtp_csrc_list, reason_video_rtp_extensions, reason_video_no_match,
 	reason_video_no_streams, reason_video_changing, reason_video_full_streams,
 	reason_video_partial_checksum, reason_video_no_subscribers, reason_video_no_memory,
@@ -609,7 +609,7 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest(struct __sk_buff 
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_video_super_packet);
+		return fr_up(skb, reason_video_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -920,7 +920,7 @@ static __always_inline int prog_video_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_video_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_video_super_packet);
+		return fr_up(skb, reason_video_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_video_udp_length);
 
@@ -1302,7 +1302,7 @@ static __always_inline int prog_video_ipv6_rest_rest_rest_rest(struct __sk_buff 
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_video_super_packet);
+		return fr_up(skb, reason_video_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -1604,7 +1604,7 @@ static __always_inline int prog_video_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_video_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_video_super_packet);
+		return fr_up(skb, reason_video_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_video_udp_length);
 
@@ -1681,7 +1681,7 @@ enum {
 	reason_audio_ipv4_reserved, reason_audio_fragment, reason_audio_ipv4_total_length,
 	reason_audio_ipv4_checksum, reason_audio_martian_source, reason_audio_multicast,
 	reason_audio_martian_destination, reason_audio_not_udp, reason_audio_udp_length,
-	reason_audio_super_packet, reason_audio_rtp_version, reason_audio_rtcp,
+	reason_audio_gso_packet, reason_audio_rtp_version, reason_audio_rtcp,
 	reason_audio_rtp_csrc_list, reason_audio_rtp_extensions, reason_audio_no_match,
 	reason_audio_no_streams, reason_audio_changing, reason_audio_full_streams,
 	reason_audio_partial_checksum, reason_audio_no_subscribers, reason_audio_no_memory,
@@ -2010,7 +2010,7 @@ static __always_inline int prog_audio_ipv4_rest_rest(struct __sk_buff *skb, void
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_audio_super_packet);
+		return fr_up(skb, reason_audio_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -2196,7 +2196,7 @@ static __always_inline int prog_audio_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_audio_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_audio_super_packet);
+		return fr_up(skb, reason_audio_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_audio_udp_length);
 
@@ -2519,7 +2519,7 @@ static __always_inline int prog_audio_ipv6_rest_rest(struct __sk_buff *skb, void
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_audio_super_packet);
+		return fr_up(skb, reason_audio_gso_packet);
 
 	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
 	__u64 rtp_extensions_found;
@@ -2696,7 +2696,7 @@ static __always_inline int prog_audio_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_audio_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_audio_super_packet);
+		return fr_up(skb, reason_audio_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_audio_udp_length);
 

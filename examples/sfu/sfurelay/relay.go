@@ -150,7 +150,7 @@ const (
 	VideoMartianDestination                             // a destination that no other host has: unspecified or loopback
 	VideoNotUDP                                         // no udp header here
 	VideoUDPLength                                      // udp.length disagrees with the packet
-	VideoSuperPacket                                    // a GSO packet: several datagrams in one buffer
+	VideoGsoPacket                                      // a GSO packet: several datagrams in one buffer
 	VideoRTPVersion                                     // rtp.version is not 2
 	VideoRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
 	VideoRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
@@ -222,7 +222,7 @@ const (
 	AudioMartianDestination                             // a destination that no other host has: unspecified or loopback
 	AudioNotUDP                                         // no udp header here
 	AudioUDPLength                                      // udp.length disagrees with the packet
-	AudioSuperPacket                                    // a GSO packet: several datagrams in one buffer
+	AudioGsoPacket                                      // a GSO packet: several datagrams in one buffer
 	AudioRTPVersion                                     // rtp.version is not 2
 	AudioRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
 	AudioRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
@@ -660,7 +660,7 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "rtp_version", Kind: abi.ReasonPunted, Doc: "rtp.version is not 2"},
 			{Name: "rtcp", Kind: abi.ReasonPunted, Doc: "rtp.payload_type is not 0 to 63 or 96 or more"},
 			{Name: "rtp_csrc_list", Kind: abi.ReasonPunted, Doc: "rtp.csrc_list is longer than the spec allows"},
@@ -714,7 +714,7 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "rtp_version", Kind: abi.ReasonPunted, Doc: "rtp.version is not 2"},
 			{Name: "rtcp", Kind: abi.ReasonPunted, Doc: "rtp.payload_type is not 0 to 63 or 96 or more"},
 			{Name: "rtp_csrc_list", Kind: abi.ReasonPunted, Doc: "rtp.csrc_list is longer than the spec allows"},

@@ -184,7 +184,7 @@ enum {
 	reason_to_peer_ipv4_reserved, reason_to_peer_fragment, reason_to_peer_ipv4_total_length,
 	reason_to_peer_ipv4_checksum, reason_to_peer_martian_source, reason_to_peer_multicast,
 	reason_to_peer_martian_destination, reason_to_peer_not_udp, reason_to_peer_udp_length,
-	reason_to_peer_super_packet, reason_to_peer_channel_data_number,
+	reason_to_peer_gso_packet, reason_to_peer_channel_data_number,
 	reason_to_peer_channel_data_length, reason_to_peer_no_by_channel, reason_to_peer_changing,
 	reason_to_peer_address_family, reason_to_peer_partial_checksum, reason_to_peer_no_memory,
 	reason_to_peer_fault, reason_to_peer_too_big, reason_to_peer_no_route, reason_to_peer_local,
@@ -486,7 +486,7 @@ static __always_inline int prog_to_peer_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_to_peer_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_super_packet);
+		return fr_up(skb, reason_to_peer_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_to_peer_udp_length);
 
@@ -504,11 +504,11 @@ static __always_inline int prog_to_peer_ipv4(struct __sk_buff *skb, void *data, 
 	__u64 channel_data_end = 46ULL + be16(&channel_data->length);
 	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_super_packet);
+		return fr_up(skb, reason_to_peer_gso_packet);
 	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
 		return fr_up(skb, reason_to_peer_channel_data_length);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_super_packet);
+		return fr_up(skb, reason_to_peer_gso_packet);
 
 	return prog_to_peer_ipv4_rest(skb, data, lease, now, udp_end, channel_data_end);
 }
@@ -763,7 +763,7 @@ static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_to_peer_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_super_packet);
+		return fr_up(skb, reason_to_peer_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_to_peer_udp_length);
 
@@ -781,11 +781,11 @@ static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, 
 	__u64 channel_data_end = 66ULL + be16(&channel_data->length);
 	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
 	      skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_super_packet);
+		return fr_up(skb, reason_to_peer_gso_packet);
 	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
 		return fr_up(skb, reason_to_peer_channel_data_length);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_super_packet);
+		return fr_up(skb, reason_to_peer_gso_packet);
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct val_by_channel *ch;
@@ -860,7 +860,7 @@ enum {
 	reason_to_client_ipv4_total_length, reason_to_client_ipv4_checksum,
 	reason_to_client_martian_source, reason_to_client_multicast,
 	reason_to_client_martian_destination, reason_to_client_not_udp, reason_to_client_udp_length,
-	reason_to_client_super_packet, reason_to_client_no_by_peer, reason_to_client_changing,
+	reason_to_client_gso_packet, reason_to_client_no_by_peer, reason_to_client_changing,
 	reason_to_client_unfit_channel_data_number, reason_to_client_address_family,
 	reason_to_client_partial_checksum, reason_to_client_no_memory, reason_to_client_fault,
 	reason_to_client_too_big, reason_to_client_no_route, reason_to_client_local,
@@ -1073,7 +1073,7 @@ static __always_inline int prog_to_client_ipv4_rest(struct __sk_buff *skb, void 
 		return fr_up(skb, reason_to_client_address_family);
 	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_client_super_packet);
+			return fr_up(skb, reason_to_client_gso_packet);
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == 0x220028 ||
@@ -1086,7 +1086,7 @@ static __always_inline int prog_to_client_ipv4_rest(struct __sk_buff *skb, void 
 		return prog_to_client_ipv4_rest_send(skb, data, now, payload_len, partial, ch);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_super_packet);
+		return fr_up(skb, reason_to_client_gso_packet);
 	__u64 payload_len_2 = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
@@ -1146,7 +1146,7 @@ static __always_inline int prog_to_client_ipv4(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_to_client_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_super_packet);
+		return fr_up(skb, reason_to_client_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_to_client_udp_length);
 
@@ -1387,7 +1387,7 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_to_client_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_super_packet);
+		return fr_up(skb, reason_to_client_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_to_client_udp_length);
 
@@ -1415,7 +1415,7 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_to_client_address_family);
 	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
 		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_client_super_packet);
+			return fr_up(skb, reason_to_client_gso_packet);
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == 0x36003c ||
@@ -1430,7 +1430,7 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		return prog_to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
 	}
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_super_packet);
+		return fr_up(skb, reason_to_client_gso_packet);
 	__u64 payload_len_2 = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x36003c ||

@@ -115,7 +115,7 @@ const (
 	ToPeerMartianDestination                     // a destination that no other host has: unspecified or loopback
 	ToPeerNotUDP                                 // no udp header here
 	ToPeerUDPLength                              // udp.length disagrees with the packet
-	ToPeerSuperPacket                            // a GSO packet: several datagrams in one buffer
+	ToPeerGsoPacket                              // a GSO packet: several datagrams in one buffer
 	ToPeerChannelDataNumber                      // channel_data.number is not 0x4000 to 0x7FFF
 	ToPeerChannelDataLength                      // channel_data.length disagrees with the packet
 	ToPeerNoByChannel                            // no row in by_channel
@@ -176,7 +176,7 @@ const (
 	ToClientMartianDestination                           // a destination that no other host has: unspecified or loopback
 	ToClientNotUDP                                       // no udp header here
 	ToClientUDPLength                                    // udp.length disagrees with the packet
-	ToClientSuperPacket                                  // a GSO packet: several datagrams in one buffer
+	ToClientGsoPacket                                    // a GSO packet: several datagrams in one buffer
 	ToClientNoByPeer                                     // no row in by_peer
 	ToClientChanging                                     // user space changed rows at each attempt to read one
 	ToClientUnfitChannelDataNumber                       // channel_data.number would get a value that it can't have
@@ -347,7 +347,7 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
 			{Name: "channel_data_length", Kind: abi.ReasonPunted, Doc: "channel_data.length disagrees with the packet"},
 			{Name: "no_by_channel", Kind: abi.ReasonPunted, Doc: "no row in by_channel"},
@@ -388,7 +388,7 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_by_peer", Kind: abi.ReasonPunted, Doc: "no row in by_peer"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "unfit_channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number would get a value that it can't have"},

@@ -138,7 +138,7 @@ enum {
 	reason_deliver_ipv4_reserved, reason_deliver_fragment, reason_deliver_ipv4_total_length,
 	reason_deliver_ipv4_checksum, reason_deliver_martian_source, reason_deliver_multicast,
 	reason_deliver_martian_destination, reason_deliver_not_udp, reason_deliver_udp_length,
-	reason_deliver_super_packet, reason_deliver_partial_checksum, reason_deliver_no_receivers,
+	reason_deliver_gso_packet, reason_deliver_partial_checksum, reason_deliver_no_receivers,
 	reason_deliver_no_memory, reason_deliver_fault, reason_deliver_delivered,
 	reason_deliver_address_family, reason_deliver_too_big, reason_deliver_no_route,
 	reason_deliver_local, reason_deliver_unreachable, reason_deliver_blackhole,
@@ -395,7 +395,7 @@ static __always_inline int prog_deliver_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_deliver_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_deliver_super_packet);
+		return fr_up(skb, reason_deliver_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_deliver_udp_length);
 
@@ -405,7 +405,7 @@ static __always_inline int prog_deliver_ipv4(struct __sk_buff *skb, void *data, 
 	if (54ULL > udp_end)
 		return fr_up(skb, reason_deliver_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_deliver_super_packet);
+		return fr_up(skb, reason_deliver_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
@@ -634,7 +634,7 @@ static __always_inline int prog_deliver_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_deliver_udp_length);
 	__u64 udp_end = 54ULL + be16(&udp->length);
 	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_deliver_super_packet);
+		return fr_up(skb, reason_deliver_gso_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_deliver_udp_length);
 
@@ -644,7 +644,7 @@ static __always_inline int prog_deliver_ipv6(struct __sk_buff *skb, void *data, 
 	if (74ULL > udp_end)
 		return fr_up(skb, reason_deliver_truncated);
 	if (skb->gso_size != 0)
-		return fr_up(skb, reason_deliver_super_packet);
+		return fr_up(skb, reason_deliver_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);

@@ -117,7 +117,7 @@ const (
 	DeliverMartianDestination                           // a destination that no other host has: unspecified or loopback
 	DeliverNotUDP                                       // no udp header here
 	DeliverUDPLength                                    // udp.length disagrees with the packet
-	DeliverSuperPacket                                  // a GSO packet: several datagrams in one buffer
+	DeliverGsoPacket                                    // a GSO packet: several datagrams in one buffer
 	DeliverPartialChecksum                              // a partial checksum in a header that the stack doesn't name
 	DeliverNoReceivers                                  // no group in receivers
 	DeliverNoMemory                                     // the kernel has no memory to change the packet
@@ -381,7 +381,7 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_receivers", Kind: abi.ReasonPunted, Doc: "no group in receivers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
