@@ -95,8 +95,8 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.drawnVars):
-		w.fail(codeDraw, pos, "a number that is allocated can't decide whether the packet leaves, and this value doesn't "+
-			"always fit")
+		w.fail(codeDraw, pos, "a number that is allocated can't decide whether the packet leaves, and this value "+
+			"doesn't always fit")
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
 	default:

@@ -15,7 +15,7 @@ var initialisms = map[string]string{
 	"mac":  "MAC", "mtu": "MTU", "nat": "NAT", "pn": "PN", "qos": "QoS", "quic": "QUIC", "rtcp": "RTCP", "rtp": "RTP",
 	"scid": "SCID",
 	"sfu":  "SFU", "ssrc": "SSRC", "stun": "STUN", "tcp": "TCP", "tls": "TLS", "ttl": "TTL", "turn": "TURN",
-	"udp": "UDP",
+	"udp": "UDP", "gso": "GSO",
 	"url": "URL", "vlan": "VLAN", "vni": "VNI", "vpn": "VPN",
 }
 
