@@ -126,7 +126,7 @@ const (
 	GateMartianDestination                   // a destination that no other host has: unspecified or loopback
 	GateNotUDP                               // no udp header here
 	GateUDPLength                            // udp.length disagrees with the packet
-	GateGsoPacket                            // a GSO packet: several datagrams in one buffer
+	GateGSOPacket                            // a GSO packet: several datagrams in one buffer
 	GateNoMatch                              // the program's match or condition isn't true
 	GateNoSources                            // no row in sources
 	GateChanging                             // user space changed rows at each attempt to read one

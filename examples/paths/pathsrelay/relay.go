@@ -115,7 +115,7 @@ const (
 	ForwardMulticast                               // a multicast or broadcast destination
 	ForwardMartianDestination                      // a destination that no other host has: unspecified or loopback
 	ForwardUDPLength                               // udp.length disagrees with the packet
-	ForwardGsoPacket                               // a GSO packet: several datagrams in one buffer
+	ForwardGSOPacket                               // a GSO packet: several datagrams in one buffer
 	ForwardNoRoutes                                // no row in routes
 	ForwardChanging                                // user space changed rows at each attempt to read one
 	ForwardHopLimit                                // the hop limit is used up

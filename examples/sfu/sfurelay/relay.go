@@ -150,7 +150,7 @@ const (
 	VideoMartianDestination                             // a destination that no other host has: unspecified or loopback
 	VideoNotUDP                                         // no udp header here
 	VideoUDPLength                                      // udp.length disagrees with the packet
-	VideoGsoPacket                                      // a GSO packet: several datagrams in one buffer
+	VideoGSOPacket                                      // a GSO packet: several datagrams in one buffer
 	VideoRTPVersion                                     // rtp.version is not 2
 	VideoRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
 	VideoRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
@@ -222,7 +222,7 @@ const (
 	AudioMartianDestination                             // a destination that no other host has: unspecified or loopback
 	AudioNotUDP                                         // no udp header here
 	AudioUDPLength                                      // udp.length disagrees with the packet
-	AudioGsoPacket                                      // a GSO packet: several datagrams in one buffer
+	AudioGSOPacket                                      // a GSO packet: several datagrams in one buffer
 	AudioRTPVersion                                     // rtp.version is not 2
 	AudioRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
 	AudioRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows

@@ -115,7 +115,7 @@ const (
 	ToPeerMartianDestination                     // a destination that no other host has: unspecified or loopback
 	ToPeerNotUDP                                 // no udp header here
 	ToPeerUDPLength                              // udp.length disagrees with the packet
-	ToPeerGsoPacket                              // a GSO packet: several datagrams in one buffer
+	ToPeerGSOPacket                              // a GSO packet: several datagrams in one buffer
 	ToPeerChannelDataNumber                      // channel_data.number is not 0x4000 to 0x7FFF
 	ToPeerChannelDataLength                      // channel_data.length disagrees with the packet
 	ToPeerNoByChannel                            // no row in by_channel
@@ -176,7 +176,7 @@ const (
 	ToClientMartianDestination                           // a destination that no other host has: unspecified or loopback
 	ToClientNotUDP                                       // no udp header here
 	ToClientUDPLength                                    // udp.length disagrees with the packet
-	ToClientGsoPacket                                    // a GSO packet: several datagrams in one buffer
+	ToClientGSOPacket                                    // a GSO packet: several datagrams in one buffer
 	ToClientNoByPeer                                     // no row in by_peer
 	ToClientChanging                                     // user space changed rows at each attempt to read one
 	ToClientUnfitChannelDataNumber                       // channel_data.number would get a value that it can't have

@@ -117,7 +117,7 @@ const (
 	DeliverMartianDestination                           // a destination that no other host has: unspecified or loopback
 	DeliverNotUDP                                       // no udp header here
 	DeliverUDPLength                                    // udp.length disagrees with the packet
-	DeliverGsoPacket                                    // a GSO packet: several datagrams in one buffer
+	DeliverGSOPacket                                    // a GSO packet: several datagrams in one buffer
 	DeliverPartialChecksum                              // a partial checksum in a header that the stack doesn't name
 	DeliverNoReceivers                                  // no group in receivers
 	DeliverNoMemory                                     // the kernel has no memory to change the packet
