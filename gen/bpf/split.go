@@ -13,12 +13,16 @@ import (
 //   - where a function has become long, the rest goes on in the next one, if possible where a header begins.
 //
 // Both end in return, so that nothing comes back: what a function needs is what its parameters say.
+//
+// A program that can send in many ways stays whole. clang finds what branches have in common before it puts functions
+// together, and then keeps it on the stack, of which there are 512 bytes: 424 of one with 16 ways become more than that.
 
 const (
 	branchSize = 12 // statements from which on a branch is a function
 	restSize   = 10 // statements that are worth a function
 	longLines  = 45 // lines after which a function ends where a header begins
 	maxLines   = 60 // lines after which it ends anywhere
+	maxSends   = 8  // statements that send, up to which a program is split
 )
 
 // ends reports whether all ways through a block end the packet's way.
@@ -33,6 +37,18 @@ func ends(block []ir.Stmt) bool {
 		return ends(s.Then) && ends(s.Else)
 	}
 	return false
+}
+
+// splits reports whether a program is made of several functions.
+func splits(p *ir.Program) bool {
+	sends := 0
+	for s := range ir.Stmts(p.Body) {
+		switch s.(type) {
+		case *ir.Forward, *ir.FanOut:
+			sends++
+		}
+	}
+	return sends <= maxSends
 }
 
 // size is how many lines a block takes, roughly.
@@ -54,7 +70,7 @@ func size(block []ir.Stmt) (n int) {
 
 // long reports whether the statements that follow should be in a function of their own.
 func (f *function) long(rest []ir.Stmt) bool {
-	if !f.last || len(f.lines) < longLines || size(rest) < restSize {
+	if !f.prog.splits || !f.last || len(f.lines) < longLines || size(rest) < restSize {
 		return false
 	}
 	_, header := rest[0].(*ir.NeedBytes)
