@@ -14,8 +14,9 @@ import (
 //
 // Both end in return, so that nothing comes back: what a function needs is what its parameters say.
 //
-// A program that can send in many ways stays whole. clang finds what branches have in common before it puts functions
-// together, and then keeps it on the stack, of which there are 512 bytes: 424 of one with 16 ways become more than that.
+// A program that can send in many places stays whole. Before clang puts functions together it finds what the branches
+// of each have in common, and keeps that on the stack, of which there are 512 bytes: a program of 16 such places that
+// needs 424 whole doesn't fit when it is split.
 
 const (
 	branchSize = 12 // statements from which on a branch is a function
