@@ -12,6 +12,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
+// docWidth is how many characters of a reason's name and text have room in a line of 120 columns with what is around
+// them.
+const docWidth = 60
+
 // literal writes a description as a Go literal, without fields that are zero.
 func literal(d abi.Desc) string {
 	var b strings.Builder
@@ -65,6 +69,9 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 				continue
 			}
 			if lines {
+				b.WriteString("\n")
+			}
+			if doc, ok := v.Interface().(abi.Reason); ok && name == "Doc" && len(doc.Name)+len(doc.Doc) > docWidth {
 				b.WriteString("\n")
 			}
 			b.WriteString(name + ": ")

@@ -146,6 +146,7 @@ type program struct {
 type reason struct {
 	Const string
 	Doc   string
+	Above bool // the text has no room beside the constant
 }
 
 type field struct {
@@ -238,6 +239,18 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 		}
 		for _, r := range prog.Reasons {
 			out.Reasons = append(out.Reasons, reason{Const: types.pick(name + constant(r)), Doc: oneLine(r.Doc)})
+		}
+		width := 0 // of the column in which texts begin; the first constant has its type and value
+		for i, r := range out.Reasons {
+			n := len(r.Const)
+			if i == 0 {
+				n += len(" "+out.Reason) + len(" = iota")
+			}
+			width = max(width, n)
+		}
+		for i := range out.Reasons {
+			r := &out.Reasons[i]
+			r.Above = width+len(r.Doc) > 95
 		}
 		f.Programs = append(f.Programs, out)
 	}

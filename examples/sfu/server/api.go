@@ -42,8 +42,8 @@ func (s *Server) Stats() Stats {
 //	DELETE /subscribers/NAME     leave
 //	GET    /stats                Stats
 //
-// An error has a status of 400, 404 or 409 (503 while the server ends) and the body {"error": "…"}. Whoever reaches the
-// API may do everything.
+// An error has a status of 400, 404 or 409 (503 while the server ends) and the body {"error": "…"}. Whoever reaches
+// the API may do everything.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /publishers", func(w http.ResponseWriter, r *http.Request) {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
@@ -134,10 +135,9 @@ func TestWait(t *testing.T) {
 		t.Helper()
 		slept := r.Sleeps.Load()
 		go func() { done <- r.Wait(ctx) }()
-		for end := time.Now().Add(10 * time.Second); r.Sleeps.Load() == slept; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%s: the reader doesn't sleep", what)
-			}
+		sleeps := func() bool { return r.Sleeps.Load() != slept }
+		if err := testnet.Until(2*time.Second, what+": the reader sleeps", sleeps); err != nil {
+			t.Fatal(err)
 		}
 		then()
 		select {

@@ -68,10 +68,8 @@ func (n *network) open(t *testing.T) (rt *Resolver) {
 
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(15 * time.Second); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 15 s: %s", what)
-		}
+	if err := testnet.Until(3*time.Second, what, holds); err != nil {
+		t.Fatal(err)
 	}
 }
 
