@@ -107,34 +107,35 @@ type GateReason int
 
 // The reasons of gate.
 const (
-	GateSent               GateReason = iota // rewritten and sent
-	GatePass                                 // passed to the stack, as the spec says
-	GateInactive                             // the relay's lease has expired
-	GateVLANTag                              // a VLAN tag that the stack doesn't have
-	GateOtherHost                            // a frame for another host
-	GateLinkBroadcast                        // a link-layer broadcast
-	GateLinkMulticast                        // a link-layer multicast
-	GateTruncated                            // the packet ends inside a header
-	GateIPv4Version                          // ipv4.version is not 4
-	GateIPOptions                            // ipv4.ihl is not 5
-	GateIPv4Reserved                         // ipv4.reserved is not 0
-	GateFragment                             // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	GateIPv4TotalLength                      // ipv4.total_length disagrees with the packet
-	GateIPv4Checksum                         // ipv4: checksum is wrong
-	GateMartianSource                        // a source that no other host has: unspecified, loopback, multicast or broadcast
-	GateMulticast                            // a multicast or broadcast destination
-	GateMartianDestination                   // a destination that no other host has: unspecified or loopback
-	GateNotUDP                               // no udp header here
-	GateUDPLength                            // udp.length disagrees with the packet
-	GateGSOPacket                            // a GSO packet: several datagrams in one buffer
-	GateNoMatch                              // the program's match or condition isn't true
-	GateNoSources                            // no row in sources
-	GateChanging                             // user space changed rows at each attempt to read one
-	GateDropOverQuota                        // dropped, as the spec says
-	GateIPv6Version                          // ipv6.version is not 6
-	GateMappedAddress                        // an IPv4-mapped address in an IPv6 header
-	GateIPv6PayloadLength                    // ipv6.payload_length disagrees with the packet
-	GateNotIP                                // no ip header here
+	GateSent            GateReason = iota // rewritten and sent
+	GatePass                              // passed to the stack, as the spec says
+	GateInactive                          // the relay's lease has expired
+	GateVLANTag                           // a VLAN tag that the stack doesn't have
+	GateOtherHost                         // a frame for another host
+	GateLinkBroadcast                     // a link-layer broadcast
+	GateLinkMulticast                     // a link-layer multicast
+	GateTruncated                         // the packet ends inside a header
+	GateIPv4Version                       // ipv4.version is not 4
+	GateIPOptions                         // ipv4.ihl is not 5
+	GateIPv4Reserved                      // ipv4.reserved is not 0
+	GateFragment                          // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	GateIPv4TotalLength                   // ipv4.total_length disagrees with the packet
+	GateIPv4Checksum                      // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	GateMartianSource
+	GateMulticast          // a multicast or broadcast destination
+	GateMartianDestination // a destination that no other host has: unspecified or loopback
+	GateNotUDP             // no udp header here
+	GateUDPLength          // udp.length disagrees with the packet
+	GateGSOPacket          // a GSO packet: several datagrams in one buffer
+	GateNoMatch            // the program's match or condition isn't true
+	GateNoSources          // no row in sources
+	GateChanging           // user space changed rows at each attempt to read one
+	GateDropOverQuota      // dropped, as the spec says
+	GateIPv6Version        // ipv6.version is not 6
+	GateMappedAddress      // an IPv4-mapped address in an IPv6 header
+	GateIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	GateNotIP              // no ip header here
 )
 
 // Desc says what the reason means.
@@ -324,9 +325,11 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
@@ -336,7 +339,8 @@ var desc = abi.Desc{
 			{Name: "over_quota", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},

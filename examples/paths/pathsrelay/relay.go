@@ -97,44 +97,46 @@ type ForwardReason int
 
 // The reasons of forward.
 const (
-	ForwardSent               ForwardReason = iota // rewritten and sent
-	ForwardPass                                    // passed to the stack, as the spec says
-	ForwardInactive                                // the relay's lease has expired
-	ForwardVLANTag                                 // a VLAN tag that the stack doesn't have
-	ForwardOtherHost                               // a frame for another host
-	ForwardLinkBroadcast                           // a link-layer broadcast
-	ForwardLinkMulticast                           // a link-layer multicast
-	ForwardTruncated                               // the packet ends inside a header
-	ForwardIPv4Version                             // ipv4.version is not 4
-	ForwardIPOptions                               // ipv4.ihl is not 5
-	ForwardIPv4Reserved                            // ipv4.reserved is not 0
-	ForwardFragment                                // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	ForwardIPv4TotalLength                         // ipv4.total_length disagrees with the packet
-	ForwardIPv4Checksum                            // ipv4: checksum is wrong
-	ForwardMartianSource                           // a source that no other host has: unspecified, loopback, multicast or broadcast
-	ForwardMulticast                               // a multicast or broadcast destination
-	ForwardMartianDestination                      // a destination that no other host has: unspecified or loopback
-	ForwardUDPLength                               // udp.length disagrees with the packet
-	ForwardGSOPacket                               // a GSO packet: several datagrams in one buffer
-	ForwardNoRoutes                                // no row in routes
-	ForwardChanging                                // user space changed rows at each attempt to read one
-	ForwardHopLimit                                // the hop limit is used up
-	ForwardPartialChecksum                         // a partial checksum in a header that the stack doesn't name
-	ForwardNoMemory                                // the kernel has no memory to change the packet
-	ForwardFault                                   // dropped: the kernel failed after the first change
-	ForwardTooBig                                  // larger than the MTU towards the destination
-	ForwardNoRoute                                 // no route to the destination
-	ForwardLocal                                   // the destination is this host
-	ForwardUnreachable                             // the route's type is unreachable
-	ForwardBlackhole                               // the route's type is blackhole
-	ForwardProhibit                                // the route's type is prohibit
-	ForwardTCPDataOffset                           // tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet
-	ForwardTCPOptions                              // tcp.options is longer than the spec allows
-	ForwardNotL4                                   // no l4 header here
-	ForwardIPv6Version                             // ipv6.version is not 6
-	ForwardMappedAddress                           // an IPv4-mapped address in an IPv6 header
-	ForwardIPv6PayloadLength                       // ipv6.payload_length disagrees with the packet
-	ForwardNotIP                                   // no ip header here
+	ForwardSent            ForwardReason = iota // rewritten and sent
+	ForwardPass                                 // passed to the stack, as the spec says
+	ForwardInactive                             // the relay's lease has expired
+	ForwardVLANTag                              // a VLAN tag that the stack doesn't have
+	ForwardOtherHost                            // a frame for another host
+	ForwardLinkBroadcast                        // a link-layer broadcast
+	ForwardLinkMulticast                        // a link-layer multicast
+	ForwardTruncated                            // the packet ends inside a header
+	ForwardIPv4Version                          // ipv4.version is not 4
+	ForwardIPOptions                            // ipv4.ihl is not 5
+	ForwardIPv4Reserved                         // ipv4.reserved is not 0
+	ForwardFragment                             // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ForwardIPv4TotalLength                      // ipv4.total_length disagrees with the packet
+	ForwardIPv4Checksum                         // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	ForwardMartianSource
+	ForwardMulticast          // a multicast or broadcast destination
+	ForwardMartianDestination // a destination that no other host has: unspecified or loopback
+	ForwardUDPLength          // udp.length disagrees with the packet
+	ForwardGSOPacket          // a GSO packet: several datagrams in one buffer
+	ForwardNoRoutes           // no row in routes
+	ForwardChanging           // user space changed rows at each attempt to read one
+	ForwardHopLimit           // the hop limit is used up
+	ForwardPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	ForwardNoMemory           // the kernel has no memory to change the packet
+	ForwardFault              // dropped: the kernel failed after the first change
+	ForwardTooBig             // larger than the MTU towards the destination
+	ForwardNoRoute            // no route to the destination
+	ForwardLocal              // the destination is this host
+	ForwardUnreachable        // the route's type is unreachable
+	ForwardBlackhole          // the route's type is blackhole
+	ForwardProhibit           // the route's type is prohibit
+	// tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet
+	ForwardTCPDataOffset
+	ForwardTCPOptions        // tcp.options is longer than the spec allows
+	ForwardNotL4             // no l4 header here
+	ForwardIPv6Version       // ipv6.version is not 6
+	ForwardMappedAddress     // an IPv4-mapped address in an IPv6 header
+	ForwardIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	ForwardNotIP             // no ip header here
 )
 
 // Desc says what the reason means.
@@ -236,15 +238,18 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_routes", Kind: abi.ReasonPunted, Doc: "no row in routes"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
@@ -253,12 +258,14 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "tcp_data_offset", Kind: abi.ReasonPunted, Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
+			{Name: "tcp_data_offset", Kind: abi.ReasonPunted,
+				Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
 			{Name: "tcp_options", Kind: abi.ReasonPunted, Doc: "tcp.options is longer than the spec allows"},
 			{Name: "not_l4", Kind: abi.ReasonPunted, Doc: "no l4 header here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},

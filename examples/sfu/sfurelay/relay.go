@@ -131,58 +131,59 @@ type VideoReason int
 
 // The reasons of video.
 const (
-	VideoSent                        VideoReason = iota // rewritten and sent
-	VideoPass                                           // passed to the stack, as the spec says
-	VideoInactive                                       // the relay's lease has expired
-	VideoVLANTag                                        // a VLAN tag that the stack doesn't have
-	VideoOtherHost                                      // a frame for another host
-	VideoLinkBroadcast                                  // a link-layer broadcast
-	VideoLinkMulticast                                  // a link-layer multicast
-	VideoTruncated                                      // the packet ends inside a header
-	VideoIPv4Version                                    // ipv4.version is not 4
-	VideoIPOptions                                      // ipv4.ihl is not 5
-	VideoIPv4Reserved                                   // ipv4.reserved is not 0
-	VideoFragment                                       // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	VideoIPv4TotalLength                                // ipv4.total_length disagrees with the packet
-	VideoIPv4Checksum                                   // ipv4: checksum is wrong
-	VideoMartianSource                                  // a source that no other host has: unspecified, loopback, multicast or broadcast
-	VideoMulticast                                      // a multicast or broadcast destination
-	VideoMartianDestination                             // a destination that no other host has: unspecified or loopback
-	VideoNotUDP                                         // no udp header here
-	VideoUDPLength                                      // udp.length disagrees with the packet
-	VideoGSOPacket                                      // a GSO packet: several datagrams in one buffer
-	VideoRTPVersion                                     // rtp.version is not 2
-	VideoRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
-	VideoRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
-	VideoRTPExtensions                                  // rtp.extensions is longer than the spec allows
-	VideoNoMatch                                        // the program's match or condition isn't true
-	VideoNoStreams                                      // no row in streams
-	VideoChanging                                       // user space changed rows at each attempt to read one
-	VideoFullStreams                                    // table streams is full
-	VideoPartialChecksum                                // a partial checksum in a header that the stack doesn't name
-	VideoNoSubscribers                                  // no group in subscribers
-	VideoNoMemory                                       // the kernel has no memory to change the packet
-	VideoFault                                          // dropped: the kernel failed after the first change
-	VideoDeclinedNoKeyFrame                             // no copy, as the spec says
-	VideoDeclinedLayer                                  // no copy, as the spec says
-	VideoDeclinedRefusedRate                            // no rate left
-	VideoDeclinedContended                              // too many processors spend from one credit at once
-	VideoDeclinedUnfitRTPPayloadType                    // rtp.payload_type would get a value that it can't have
-	VideoDeclinedAddressFamily                          // an address of the other IP version
-	VideoDeclinedTooBig                                 // larger than the MTU towards the destination
-	VideoDeclinedNoRoute                                // no route to the destination
-	VideoDeclinedLocal                                  // the destination is this host
-	VideoDeclinedUnreachable                            // the route's type is unreachable
-	VideoDeclinedBlackhole                              // the route's type is blackhole
-	VideoDeclinedProhibit                               // the route's type is prohibit
-	VideoDeclinedNoNeighbour                            // the neighbour's link-layer address isn't resolved yet
-	VideoCopy                                           // a copy was sent
-	VideoDeclinedRefusedByDevice                        // the device refused the copy
-	VideoIPv6Version                                    // ipv6.version is not 6
-	VideoMappedAddress                                  // an IPv4-mapped address in an IPv6 header
-	VideoIPv6PayloadLength                              // ipv6.payload_length disagrees with the packet
-	VideoDeclinedUDPChecksum                            // udp.checksum is 0 (no checksum), which isn't allowed here
-	VideoNotIP                                          // no ip header here
+	VideoSent            VideoReason = iota // rewritten and sent
+	VideoPass                               // passed to the stack, as the spec says
+	VideoInactive                           // the relay's lease has expired
+	VideoVLANTag                            // a VLAN tag that the stack doesn't have
+	VideoOtherHost                          // a frame for another host
+	VideoLinkBroadcast                      // a link-layer broadcast
+	VideoLinkMulticast                      // a link-layer multicast
+	VideoTruncated                          // the packet ends inside a header
+	VideoIPv4Version                        // ipv4.version is not 4
+	VideoIPOptions                          // ipv4.ihl is not 5
+	VideoIPv4Reserved                       // ipv4.reserved is not 0
+	VideoFragment                           // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	VideoIPv4TotalLength                    // ipv4.total_length disagrees with the packet
+	VideoIPv4Checksum                       // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	VideoMartianSource
+	VideoMulticast                   // a multicast or broadcast destination
+	VideoMartianDestination          // a destination that no other host has: unspecified or loopback
+	VideoNotUDP                      // no udp header here
+	VideoUDPLength                   // udp.length disagrees with the packet
+	VideoGSOPacket                   // a GSO packet: several datagrams in one buffer
+	VideoRTPVersion                  // rtp.version is not 2
+	VideoRTCP                        // rtp.payload_type is not 0 to 63 or 96 or more
+	VideoRTPCSRCList                 // rtp.csrc_list is longer than the spec allows
+	VideoRTPExtensions               // rtp.extensions is longer than the spec allows
+	VideoNoMatch                     // the program's match or condition isn't true
+	VideoNoStreams                   // no row in streams
+	VideoChanging                    // user space changed rows at each attempt to read one
+	VideoFullStreams                 // table streams is full
+	VideoPartialChecksum             // a partial checksum in a header that the stack doesn't name
+	VideoNoSubscribers               // no group in subscribers
+	VideoNoMemory                    // the kernel has no memory to change the packet
+	VideoFault                       // dropped: the kernel failed after the first change
+	VideoDeclinedNoKeyFrame          // no copy, as the spec says
+	VideoDeclinedLayer               // no copy, as the spec says
+	VideoDeclinedRefusedRate         // no rate left
+	VideoDeclinedContended           // too many processors spend from one credit at once
+	VideoDeclinedUnfitRTPPayloadType // rtp.payload_type would get a value that it can't have
+	VideoDeclinedAddressFamily       // an address of the other IP version
+	VideoDeclinedTooBig              // larger than the MTU towards the destination
+	VideoDeclinedNoRoute             // no route to the destination
+	VideoDeclinedLocal               // the destination is this host
+	VideoDeclinedUnreachable         // the route's type is unreachable
+	VideoDeclinedBlackhole           // the route's type is blackhole
+	VideoDeclinedProhibit            // the route's type is prohibit
+	VideoDeclinedNoNeighbour         // the neighbour's link-layer address isn't resolved yet
+	VideoCopy                        // a copy was sent
+	VideoDeclinedRefusedByDevice     // the device refused the copy
+	VideoIPv6Version                 // ipv6.version is not 6
+	VideoMappedAddress               // an IPv4-mapped address in an IPv6 header
+	VideoIPv6PayloadLength           // ipv6.payload_length disagrees with the packet
+	VideoDeclinedUDPChecksum         // udp.checksum is 0 (no checksum), which isn't allowed here
+	VideoNotIP                       // no ip header here
 )
 
 // Desc says what the reason means.
@@ -203,57 +204,58 @@ type AudioReason int
 
 // The reasons of audio.
 const (
-	AudioSent                        AudioReason = iota // rewritten and sent
-	AudioPass                                           // passed to the stack, as the spec says
-	AudioInactive                                       // the relay's lease has expired
-	AudioVLANTag                                        // a VLAN tag that the stack doesn't have
-	AudioOtherHost                                      // a frame for another host
-	AudioLinkBroadcast                                  // a link-layer broadcast
-	AudioLinkMulticast                                  // a link-layer multicast
-	AudioTruncated                                      // the packet ends inside a header
-	AudioIPv4Version                                    // ipv4.version is not 4
-	AudioIPOptions                                      // ipv4.ihl is not 5
-	AudioIPv4Reserved                                   // ipv4.reserved is not 0
-	AudioFragment                                       // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	AudioIPv4TotalLength                                // ipv4.total_length disagrees with the packet
-	AudioIPv4Checksum                                   // ipv4: checksum is wrong
-	AudioMartianSource                                  // a source that no other host has: unspecified, loopback, multicast or broadcast
-	AudioMulticast                                      // a multicast or broadcast destination
-	AudioMartianDestination                             // a destination that no other host has: unspecified or loopback
-	AudioNotUDP                                         // no udp header here
-	AudioUDPLength                                      // udp.length disagrees with the packet
-	AudioGSOPacket                                      // a GSO packet: several datagrams in one buffer
-	AudioRTPVersion                                     // rtp.version is not 2
-	AudioRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
-	AudioRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
-	AudioRTPExtensions                                  // rtp.extensions is longer than the spec allows
-	AudioNoMatch                                        // the program's match or condition isn't true
-	AudioNoStreams                                      // no row in streams
-	AudioChanging                                       // user space changed rows at each attempt to read one
-	AudioFullStreams                                    // table streams is full
-	AudioPartialChecksum                                // a partial checksum in a header that the stack doesn't name
-	AudioNoSubscribers                                  // no group in subscribers
-	AudioNoMemory                                       // the kernel has no memory to change the packet
-	AudioFault                                          // dropped: the kernel failed after the first change
-	AudioDeclinedLayer                                  // no copy, as the spec says
-	AudioDeclinedRefusedRate                            // no rate left
-	AudioDeclinedContended                              // too many processors spend from one credit at once
-	AudioDeclinedUnfitRTPPayloadType                    // rtp.payload_type would get a value that it can't have
-	AudioDeclinedAddressFamily                          // an address of the other IP version
-	AudioDeclinedTooBig                                 // larger than the MTU towards the destination
-	AudioDeclinedNoRoute                                // no route to the destination
-	AudioDeclinedLocal                                  // the destination is this host
-	AudioDeclinedUnreachable                            // the route's type is unreachable
-	AudioDeclinedBlackhole                              // the route's type is blackhole
-	AudioDeclinedProhibit                               // the route's type is prohibit
-	AudioDeclinedNoNeighbour                            // the neighbour's link-layer address isn't resolved yet
-	AudioCopy                                           // a copy was sent
-	AudioDeclinedRefusedByDevice                        // the device refused the copy
-	AudioIPv6Version                                    // ipv6.version is not 6
-	AudioMappedAddress                                  // an IPv4-mapped address in an IPv6 header
-	AudioIPv6PayloadLength                              // ipv6.payload_length disagrees with the packet
-	AudioDeclinedUDPChecksum                            // udp.checksum is 0 (no checksum), which isn't allowed here
-	AudioNotIP                                          // no ip header here
+	AudioSent            AudioReason = iota // rewritten and sent
+	AudioPass                               // passed to the stack, as the spec says
+	AudioInactive                           // the relay's lease has expired
+	AudioVLANTag                            // a VLAN tag that the stack doesn't have
+	AudioOtherHost                          // a frame for another host
+	AudioLinkBroadcast                      // a link-layer broadcast
+	AudioLinkMulticast                      // a link-layer multicast
+	AudioTruncated                          // the packet ends inside a header
+	AudioIPv4Version                        // ipv4.version is not 4
+	AudioIPOptions                          // ipv4.ihl is not 5
+	AudioIPv4Reserved                       // ipv4.reserved is not 0
+	AudioFragment                           // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	AudioIPv4TotalLength                    // ipv4.total_length disagrees with the packet
+	AudioIPv4Checksum                       // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	AudioMartianSource
+	AudioMulticast                   // a multicast or broadcast destination
+	AudioMartianDestination          // a destination that no other host has: unspecified or loopback
+	AudioNotUDP                      // no udp header here
+	AudioUDPLength                   // udp.length disagrees with the packet
+	AudioGSOPacket                   // a GSO packet: several datagrams in one buffer
+	AudioRTPVersion                  // rtp.version is not 2
+	AudioRTCP                        // rtp.payload_type is not 0 to 63 or 96 or more
+	AudioRTPCSRCList                 // rtp.csrc_list is longer than the spec allows
+	AudioRTPExtensions               // rtp.extensions is longer than the spec allows
+	AudioNoMatch                     // the program's match or condition isn't true
+	AudioNoStreams                   // no row in streams
+	AudioChanging                    // user space changed rows at each attempt to read one
+	AudioFullStreams                 // table streams is full
+	AudioPartialChecksum             // a partial checksum in a header that the stack doesn't name
+	AudioNoSubscribers               // no group in subscribers
+	AudioNoMemory                    // the kernel has no memory to change the packet
+	AudioFault                       // dropped: the kernel failed after the first change
+	AudioDeclinedLayer               // no copy, as the spec says
+	AudioDeclinedRefusedRate         // no rate left
+	AudioDeclinedContended           // too many processors spend from one credit at once
+	AudioDeclinedUnfitRTPPayloadType // rtp.payload_type would get a value that it can't have
+	AudioDeclinedAddressFamily       // an address of the other IP version
+	AudioDeclinedTooBig              // larger than the MTU towards the destination
+	AudioDeclinedNoRoute             // no route to the destination
+	AudioDeclinedLocal               // the destination is this host
+	AudioDeclinedUnreachable         // the route's type is unreachable
+	AudioDeclinedBlackhole           // the route's type is blackhole
+	AudioDeclinedProhibit            // the route's type is prohibit
+	AudioDeclinedNoNeighbour         // the neighbour's link-layer address isn't resolved yet
+	AudioCopy                        // a copy was sent
+	AudioDeclinedRefusedByDevice     // the device refused the copy
+	AudioIPv6Version                 // ipv6.version is not 6
+	AudioMappedAddress               // an IPv4-mapped address in an IPv6 header
+	AudioIPv6PayloadLength           // ipv6.payload_length disagrees with the packet
+	AudioDeclinedUDPChecksum         // udp.checksum is 0 (no checksum), which isn't allowed here
+	AudioNotIP                       // no ip header here
 )
 
 // Desc says what the reason means.
@@ -655,9 +657,11 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
@@ -669,7 +673,8 @@ var desc = abi.Desc{
 			{Name: "no_streams", Kind: abi.ReasonPunted, Doc: "no row in streams"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: abi.ReasonPunted, Doc: "table streams is full"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: abi.ReasonPunted, Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
@@ -677,7 +682,8 @@ var desc = abi.Desc{
 			{Name: "layer", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: abi.ReasonDeclined, Doc: "no rate left"},
 			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend from one credit at once"},
-			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Doc: "rtp.payload_type would get a value that it can't have"},
+			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined,
+				Doc: "rtp.payload_type would get a value that it can't have"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
@@ -685,13 +691,16 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't resolved yet"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
+				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
 			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 52, Reasons: []abi.Reason{
@@ -709,9 +718,11 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
@@ -723,14 +734,16 @@ var desc = abi.Desc{
 			{Name: "no_streams", Kind: abi.ReasonPunted, Doc: "no row in streams"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: abi.ReasonPunted, Doc: "table streams is full"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: abi.ReasonPunted, Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "layer", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: abi.ReasonDeclined, Doc: "no rate left"},
 			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend from one credit at once"},
-			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Doc: "rtp.payload_type would get a value that it can't have"},
+			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined,
+				Doc: "rtp.payload_type would get a value that it can't have"},
 			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
 			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
@@ -738,13 +751,16 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't resolved yet"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
+				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
 			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},

@@ -96,45 +96,46 @@ type ToPeerReason int
 
 // The reasons of to_peer.
 const (
-	ToPeerSent               ToPeerReason = iota // rewritten and sent
-	ToPeerPass                                   // passed to the stack, as the spec says
-	ToPeerInactive                               // the relay's lease has expired
-	ToPeerVLANTag                                // a VLAN tag that the stack doesn't have
-	ToPeerOtherHost                              // a frame for another host
-	ToPeerLinkBroadcast                          // a link-layer broadcast
-	ToPeerLinkMulticast                          // a link-layer multicast
-	ToPeerTruncated                              // the packet ends inside a header
-	ToPeerIPv4Version                            // ipv4.version is not 4
-	ToPeerIPOptions                              // ipv4.ihl is not 5
-	ToPeerIPv4Reserved                           // ipv4.reserved is not 0
-	ToPeerFragment                               // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	ToPeerIPv4TotalLength                        // ipv4.total_length disagrees with the packet
-	ToPeerIPv4Checksum                           // ipv4: checksum is wrong
-	ToPeerMartianSource                          // a source that no other host has: unspecified, loopback, multicast or broadcast
-	ToPeerMulticast                              // a multicast or broadcast destination
-	ToPeerMartianDestination                     // a destination that no other host has: unspecified or loopback
-	ToPeerNotUDP                                 // no udp header here
-	ToPeerUDPLength                              // udp.length disagrees with the packet
-	ToPeerGSOPacket                              // a GSO packet: several datagrams in one buffer
-	ToPeerChannelDataNumber                      // channel_data.number is not 0x4000 to 0x7FFF
-	ToPeerChannelDataLength                      // channel_data.length disagrees with the packet
-	ToPeerNoByChannel                            // no row in by_channel
-	ToPeerChanging                               // user space changed rows at each attempt to read one
-	ToPeerAddressFamily                          // an address of the other IP version
-	ToPeerPartialChecksum                        // a partial checksum in a header that the stack doesn't name
-	ToPeerNoMemory                               // the kernel has no memory to change the packet
-	ToPeerFault                                  // dropped: the kernel failed after the first change
-	ToPeerTooBig                                 // larger than the MTU towards the destination
-	ToPeerNoRoute                                // no route to the destination
-	ToPeerLocal                                  // the destination is this host
-	ToPeerUnreachable                            // the route's type is unreachable
-	ToPeerBlackhole                              // the route's type is blackhole
-	ToPeerProhibit                               // the route's type is prohibit
-	ToPeerUDPChecksum                            // udp.checksum is 0 (no checksum), which isn't allowed here
-	ToPeerIPv6Version                            // ipv6.version is not 6
-	ToPeerMappedAddress                          // an IPv4-mapped address in an IPv6 header
-	ToPeerIPv6PayloadLength                      // ipv6.payload_length disagrees with the packet
-	ToPeerNotIP                                  // no ip header here
+	ToPeerSent            ToPeerReason = iota // rewritten and sent
+	ToPeerPass                                // passed to the stack, as the spec says
+	ToPeerInactive                            // the relay's lease has expired
+	ToPeerVLANTag                             // a VLAN tag that the stack doesn't have
+	ToPeerOtherHost                           // a frame for another host
+	ToPeerLinkBroadcast                       // a link-layer broadcast
+	ToPeerLinkMulticast                       // a link-layer multicast
+	ToPeerTruncated                           // the packet ends inside a header
+	ToPeerIPv4Version                         // ipv4.version is not 4
+	ToPeerIPOptions                           // ipv4.ihl is not 5
+	ToPeerIPv4Reserved                        // ipv4.reserved is not 0
+	ToPeerFragment                            // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ToPeerIPv4TotalLength                     // ipv4.total_length disagrees with the packet
+	ToPeerIPv4Checksum                        // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	ToPeerMartianSource
+	ToPeerMulticast          // a multicast or broadcast destination
+	ToPeerMartianDestination // a destination that no other host has: unspecified or loopback
+	ToPeerNotUDP             // no udp header here
+	ToPeerUDPLength          // udp.length disagrees with the packet
+	ToPeerGSOPacket          // a GSO packet: several datagrams in one buffer
+	ToPeerChannelDataNumber  // channel_data.number is not 0x4000 to 0x7FFF
+	ToPeerChannelDataLength  // channel_data.length disagrees with the packet
+	ToPeerNoByChannel        // no row in by_channel
+	ToPeerChanging           // user space changed rows at each attempt to read one
+	ToPeerAddressFamily      // an address of the other IP version
+	ToPeerPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	ToPeerNoMemory           // the kernel has no memory to change the packet
+	ToPeerFault              // dropped: the kernel failed after the first change
+	ToPeerTooBig             // larger than the MTU towards the destination
+	ToPeerNoRoute            // no route to the destination
+	ToPeerLocal              // the destination is this host
+	ToPeerUnreachable        // the route's type is unreachable
+	ToPeerBlackhole          // the route's type is blackhole
+	ToPeerProhibit           // the route's type is prohibit
+	ToPeerUDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
+	ToPeerIPv6Version        // ipv6.version is not 6
+	ToPeerMappedAddress      // an IPv4-mapped address in an IPv6 header
+	ToPeerIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	ToPeerNotIP              // no ip header here
 )
 
 // Desc says what the reason means.
@@ -157,44 +158,45 @@ type ToClientReason int
 
 // The reasons of to_client.
 const (
-	ToClientSent                   ToClientReason = iota // rewritten and sent
-	ToClientPass                                         // passed to the stack, as the spec says
-	ToClientInactive                                     // the relay's lease has expired
-	ToClientVLANTag                                      // a VLAN tag that the stack doesn't have
-	ToClientOtherHost                                    // a frame for another host
-	ToClientLinkBroadcast                                // a link-layer broadcast
-	ToClientLinkMulticast                                // a link-layer multicast
-	ToClientTruncated                                    // the packet ends inside a header
-	ToClientIPv4Version                                  // ipv4.version is not 4
-	ToClientIPOptions                                    // ipv4.ihl is not 5
-	ToClientIPv4Reserved                                 // ipv4.reserved is not 0
-	ToClientFragment                                     // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	ToClientIPv4TotalLength                              // ipv4.total_length disagrees with the packet
-	ToClientIPv4Checksum                                 // ipv4: checksum is wrong
-	ToClientMartianSource                                // a source that no other host has: unspecified, loopback, multicast or broadcast
-	ToClientMulticast                                    // a multicast or broadcast destination
-	ToClientMartianDestination                           // a destination that no other host has: unspecified or loopback
-	ToClientNotUDP                                       // no udp header here
-	ToClientUDPLength                                    // udp.length disagrees with the packet
-	ToClientGSOPacket                                    // a GSO packet: several datagrams in one buffer
-	ToClientNoByPeer                                     // no row in by_peer
-	ToClientChanging                                     // user space changed rows at each attempt to read one
-	ToClientUnfitChannelDataNumber                       // channel_data.number would get a value that it can't have
-	ToClientAddressFamily                                // an address of the other IP version
-	ToClientPartialChecksum                              // a partial checksum in a header that the stack doesn't name
-	ToClientNoMemory                                     // the kernel has no memory to change the packet
-	ToClientFault                                        // dropped: the kernel failed after the first change
-	ToClientTooBig                                       // larger than the MTU towards the destination
-	ToClientNoRoute                                      // no route to the destination
-	ToClientLocal                                        // the destination is this host
-	ToClientUnreachable                                  // the route's type is unreachable
-	ToClientBlackhole                                    // the route's type is blackhole
-	ToClientProhibit                                     // the route's type is prohibit
-	ToClientUDPChecksum                                  // udp.checksum is 0 (no checksum), which isn't allowed here
-	ToClientIPv6Version                                  // ipv6.version is not 6
-	ToClientMappedAddress                                // an IPv4-mapped address in an IPv6 header
-	ToClientIPv6PayloadLength                            // ipv6.payload_length disagrees with the packet
-	ToClientNotIP                                        // no ip header here
+	ToClientSent            ToClientReason = iota // rewritten and sent
+	ToClientPass                                  // passed to the stack, as the spec says
+	ToClientInactive                              // the relay's lease has expired
+	ToClientVLANTag                               // a VLAN tag that the stack doesn't have
+	ToClientOtherHost                             // a frame for another host
+	ToClientLinkBroadcast                         // a link-layer broadcast
+	ToClientLinkMulticast                         // a link-layer multicast
+	ToClientTruncated                             // the packet ends inside a header
+	ToClientIPv4Version                           // ipv4.version is not 4
+	ToClientIPOptions                             // ipv4.ihl is not 5
+	ToClientIPv4Reserved                          // ipv4.reserved is not 0
+	ToClientFragment                              // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ToClientIPv4TotalLength                       // ipv4.total_length disagrees with the packet
+	ToClientIPv4Checksum                          // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	ToClientMartianSource
+	ToClientMulticast              // a multicast or broadcast destination
+	ToClientMartianDestination     // a destination that no other host has: unspecified or loopback
+	ToClientNotUDP                 // no udp header here
+	ToClientUDPLength              // udp.length disagrees with the packet
+	ToClientGSOPacket              // a GSO packet: several datagrams in one buffer
+	ToClientNoByPeer               // no row in by_peer
+	ToClientChanging               // user space changed rows at each attempt to read one
+	ToClientUnfitChannelDataNumber // channel_data.number would get a value that it can't have
+	ToClientAddressFamily          // an address of the other IP version
+	ToClientPartialChecksum        // a partial checksum in a header that the stack doesn't name
+	ToClientNoMemory               // the kernel has no memory to change the packet
+	ToClientFault                  // dropped: the kernel failed after the first change
+	ToClientTooBig                 // larger than the MTU towards the destination
+	ToClientNoRoute                // no route to the destination
+	ToClientLocal                  // the destination is this host
+	ToClientUnreachable            // the route's type is unreachable
+	ToClientBlackhole              // the route's type is blackhole
+	ToClientProhibit               // the route's type is prohibit
+	ToClientUDPChecksum            // udp.checksum is 0 (no checksum), which isn't allowed here
+	ToClientIPv6Version            // ipv6.version is not 6
+	ToClientMappedAddress          // an IPv4-mapped address in an IPv6 header
+	ToClientIPv6PayloadLength      // ipv6.payload_length disagrees with the packet
+	ToClientNotIP                  // no ip header here
 )
 
 // Desc says what the reason means.
@@ -342,18 +344,23 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
-			{Name: "channel_data_length", Kind: abi.ReasonPunted, Doc: "channel_data.length disagrees with the packet"},
+			{Name: "channel_data_number", Kind: abi.ReasonPunted,
+				Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
+			{Name: "channel_data_length", Kind: abi.ReasonPunted,
+				Doc: "channel_data.length disagrees with the packet"},
 			{Name: "no_by_channel", Kind: abi.ReasonPunted, Doc: "no row in by_channel"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
@@ -362,10 +369,12 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 39, Reasons: []abi.Reason{
@@ -383,17 +392,21 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_by_peer", Kind: abi.ReasonPunted, Doc: "no row in by_peer"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "unfit_channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number would get a value that it can't have"},
+			{Name: "unfit_channel_data_number", Kind: abi.ReasonPunted,
+				Doc: "channel_data.number would get a value that it can't have"},
 			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
@@ -402,10 +415,12 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},

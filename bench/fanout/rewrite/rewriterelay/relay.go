@@ -98,46 +98,47 @@ type DeliverReason int
 
 // The reasons of deliver.
 const (
-	DeliverSent                    DeliverReason = iota // rewritten and sent
-	DeliverPass                                         // passed to the stack, as the spec says
-	DeliverInactive                                     // the relay's lease has expired
-	DeliverVLANTag                                      // a VLAN tag that the stack doesn't have
-	DeliverOtherHost                                    // a frame for another host
-	DeliverLinkBroadcast                                // a link-layer broadcast
-	DeliverLinkMulticast                                // a link-layer multicast
-	DeliverTruncated                                    // the packet ends inside a header
-	DeliverIPv4Version                                  // ipv4.version is not 4
-	DeliverIPOptions                                    // ipv4.ihl is not 5
-	DeliverIPv4Reserved                                 // ipv4.reserved is not 0
-	DeliverFragment                                     // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	DeliverIPv4TotalLength                              // ipv4.total_length disagrees with the packet
-	DeliverIPv4Checksum                                 // ipv4: checksum is wrong
-	DeliverMartianSource                                // a source that no other host has: unspecified, loopback, multicast or broadcast
-	DeliverMulticast                                    // a multicast or broadcast destination
-	DeliverMartianDestination                           // a destination that no other host has: unspecified or loopback
-	DeliverNotUDP                                       // no udp header here
-	DeliverUDPLength                                    // udp.length disagrees with the packet
-	DeliverGSOPacket                                    // a GSO packet: several datagrams in one buffer
-	DeliverPartialChecksum                              // a partial checksum in a header that the stack doesn't name
-	DeliverNoReceivers                                  // no group in receivers
-	DeliverNoMemory                                     // the kernel has no memory to change the packet
-	DeliverFault                                        // dropped: the kernel failed after the first change
-	DeliverDropDelivered                                // dropped, as the spec says
-	DeliverDeclinedAddressFamily                        // an address of the other IP version
-	DeliverDeclinedTooBig                               // larger than the MTU towards the destination
-	DeliverDeclinedNoRoute                              // no route to the destination
-	DeliverDeclinedLocal                                // the destination is this host
-	DeliverDeclinedUnreachable                          // the route's type is unreachable
-	DeliverDeclinedBlackhole                            // the route's type is blackhole
-	DeliverDeclinedProhibit                             // the route's type is prohibit
-	DeliverDeclinedNoNeighbour                          // the neighbour's link-layer address isn't resolved yet
-	DeliverCopy                                         // a copy was sent
-	DeliverDeclinedRefusedByDevice                      // the device refused the copy
-	DeliverIPv6Version                                  // ipv6.version is not 6
-	DeliverMappedAddress                                // an IPv4-mapped address in an IPv6 header
-	DeliverIPv6PayloadLength                            // ipv6.payload_length disagrees with the packet
-	DeliverDeclinedUDPChecksum                          // udp.checksum is 0 (no checksum), which isn't allowed here
-	DeliverNotIP                                        // no ip header here
+	DeliverSent            DeliverReason = iota // rewritten and sent
+	DeliverPass                                 // passed to the stack, as the spec says
+	DeliverInactive                             // the relay's lease has expired
+	DeliverVLANTag                              // a VLAN tag that the stack doesn't have
+	DeliverOtherHost                            // a frame for another host
+	DeliverLinkBroadcast                        // a link-layer broadcast
+	DeliverLinkMulticast                        // a link-layer multicast
+	DeliverTruncated                            // the packet ends inside a header
+	DeliverIPv4Version                          // ipv4.version is not 4
+	DeliverIPOptions                            // ipv4.ihl is not 5
+	DeliverIPv4Reserved                         // ipv4.reserved is not 0
+	DeliverFragment                             // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	DeliverIPv4TotalLength                      // ipv4.total_length disagrees with the packet
+	DeliverIPv4Checksum                         // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	DeliverMartianSource
+	DeliverMulticast               // a multicast or broadcast destination
+	DeliverMartianDestination      // a destination that no other host has: unspecified or loopback
+	DeliverNotUDP                  // no udp header here
+	DeliverUDPLength               // udp.length disagrees with the packet
+	DeliverGSOPacket               // a GSO packet: several datagrams in one buffer
+	DeliverPartialChecksum         // a partial checksum in a header that the stack doesn't name
+	DeliverNoReceivers             // no group in receivers
+	DeliverNoMemory                // the kernel has no memory to change the packet
+	DeliverFault                   // dropped: the kernel failed after the first change
+	DeliverDropDelivered           // dropped, as the spec says
+	DeliverDeclinedAddressFamily   // an address of the other IP version
+	DeliverDeclinedTooBig          // larger than the MTU towards the destination
+	DeliverDeclinedNoRoute         // no route to the destination
+	DeliverDeclinedLocal           // the destination is this host
+	DeliverDeclinedUnreachable     // the route's type is unreachable
+	DeliverDeclinedBlackhole       // the route's type is blackhole
+	DeliverDeclinedProhibit        // the route's type is prohibit
+	DeliverDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
+	DeliverCopy                    // a copy was sent
+	DeliverDeclinedRefusedByDevice // the device refused the copy
+	DeliverIPv6Version             // ipv6.version is not 6
+	DeliverMappedAddress           // an IPv4-mapped address in an IPv6 header
+	DeliverIPv6PayloadLength       // ipv6.payload_length disagrees with the packet
+	DeliverDeclinedUDPChecksum     // udp.checksum is 0 (no checksum), which isn't allowed here
+	DeliverNotIP                   // no ip header here
 )
 
 // Desc says what the reason means.
@@ -376,13 +377,16 @@ var desc = abi.Desc{
 			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
 			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
 			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_receivers", Kind: abi.ReasonPunted, Doc: "no group in receivers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
@@ -394,13 +398,16 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't resolved yet"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
+				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
 			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
