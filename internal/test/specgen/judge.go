@@ -37,20 +37,13 @@ type layer struct {
 
 // complete says what is wrong with a packet that left, or "".
 func (j *judge) complete(program string, came, left []byte) string {
-	p := j.programs[program]
+	paths, known := j.readings(program, came)
+	if !known {
+		return ""
+	}
 	worst := ""
-	for _, path := range j.paths(p.Stack) {
-		_, problems := j.headers.Parse(came, headersOf(path), packet.Options{})
-		if !j.announced(came, path) {
-			continue
-		}
-		if len(problems) > 0 {
-			if j.onlySums(path, problems) {
-				return "" // a program doesn't look at checksums: this may be the path that it took
-			}
-			continue
-		}
-		for _, r := range copying(p.Rules) {
+	for _, path := range paths {
+		for _, r := range copying(j.programs[program].Rules) {
 			for _, out := range j.after(path, r) {
 				text := j.compare(came, left, path, out, r)
 				if text == "" {
@@ -63,6 +56,23 @@ func (j *judge) complete(program string, came, left []byte) string {
 		}
 	}
 	return worst
+}
+
+// readings are the sequences of headers that a packet fits as it came. They aren't known if there are none, or if only
+// checksums keep it from fitting another one: a program doesn't verify all of them, and may have taken that path.
+func (j *judge) readings(program string, came []byte) (paths [][]layer, known bool) {
+	for _, path := range j.paths(j.programs[program].Stack) {
+		if !j.announced(came, path) {
+			continue
+		}
+		_, problems := j.headers.Parse(came, headersOf(path), packet.Options{})
+		if len(problems) == 0 {
+			paths = append(paths, path)
+		} else if j.onlySums(path, problems) {
+			return nil, false
+		}
+	}
+	return paths, len(paths) > 0
 }
 
 // copying are rules, where one fans out its receivers' rules.
