@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -22,6 +23,7 @@ type bench struct {
 
 func newBench(t testing.TB) *bench {
 	t.Helper()
+	needs.Root(t)
 	b := &bench{net: testnet.Start(t)}
 	var err error
 	if b.host, err = b.net.Host("relay"); err != nil {

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 const nobody = 65534
@@ -27,6 +29,7 @@ func asNobody(t *testing.T, name string, args ...string) {
 // Folders that others than root and the caller have a hand in are refused, before anything is read from them or
 // written to them.
 func TestFoldersOfOthers(t *testing.T) {
+	needs.Root(t)
 	do := func(t *testing.T, errs ...error) {
 		t.Helper()
 		if err := errors.Join(errs...); err != nil {
