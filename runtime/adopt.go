@@ -39,7 +39,7 @@ func (r *Relay) adopt() error {
 	for _, k := range r.groups {
 		k.eachLive((*Receiver).takeState)
 	}
-	if err := r.spaces.sweep(nil); err != nil {
+	if err := r.spaces.sweep(); err != nil {
 		return err
 	}
 	if r.slots != nil {

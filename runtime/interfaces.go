@@ -52,9 +52,10 @@ func (r *Relay) watchInterfaces() error {
 	_ = events.SetReceiveBufferSize(1<<20, true)
 	r.interfaces = &interfaces{events: events, kick: make(chan struct{}, 1), gone: map[int]bool{}}
 	r.interfaces.look()
-	r.wg.Add(2)
+	r.wg.Add(1)
 	go func() { defer r.wg.Done(); r.listenInterfaces(r.interfaces) }()
-	go func() { defer r.wg.Done(); r.followInterfaces(r.interfaces) }()
+	// Close doesn't wait for this one, which calls AttachmentChanged. A closed relay it leaves alone.
+	go r.followInterfaces(r.interfaces)
 	return nil
 }
 
@@ -138,6 +139,11 @@ func (r *Relay) followInterfaces(n *interfaces) {
 		}
 		news, failed := r.restore(n)
 		for _, v := range news {
+			select {
+			case <-r.done:
+				return
+			default:
+			}
 			switch {
 			case r.opt.AttachmentChanged != nil:
 				r.opt.AttachmentChanged(v.program, v.now)

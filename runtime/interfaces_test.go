@@ -419,10 +419,26 @@ func TestAnnouncements(t *testing.T) {
 	until(t, 5*time.Second, "it is attached again", func() bool {
 		return r.Program("fwd").Attachments()[0].Index == b.dev.Index
 	})
-	if err := r.Close(); err != nil { // all is told when it returns
+	c.until(t, "fwd in0: the interface is gone", "fwd in0")
+}
+
+// A relay that is closed by its own callback, which Close doesn't wait for.
+func TestCloseWhenInterfaceGoes(t *testing.T) {
+	b, closed := newBench(t), make(chan error, 1)
+	var r *Relay
+	loaded := make(chan struct{})
+	r = b.load(t, Options{Routes: someHop, AttachmentChanged: func(_ string, now Attachment) {
+		<-loaded
+		closed <- errors.Join(now.Lost, r.Close())
+	}})
+	close(loaded)
+	if err := r.Program("fwd").Attach("in0"); err != nil {
 		t.Fatal(err)
 	}
-	if !c.was("fwd in0: the interface is gone", "fwd in0") {
-		t.Errorf("told %q", c.String())
+	if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := receive(t, "the relay is closed", closed); err == nil || err.Error() != errInterfaceGone.Error() {
+		t.Errorf("closed with %v", err)
 	}
 }

@@ -248,7 +248,7 @@ func (f *receiverLists) commit(c *commit) error {
 	for _, v := range c.leaving {
 		f.free(v)
 	}
-	f.relay.sweepTranslations(nil) // nobody has the list any more that had the receivers
+	f.relay.sweepTranslations() // nobody has the list any more that had the receivers
 	return nil
 }
 

@@ -34,11 +34,11 @@ type Options struct {
 	// Routes finds the next hop to an address instead of the kernel's tables; then nothing follows their changes but
 	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
 	Routes func(from, to netip.Addr) Hop
-	// AttachmentChanged is told when the interface goes away that a program is attached to (now.Lost says so), and when
+	// AttachmentChanged is called when the interface goes away that a program is attached to (now.Lost says so), and when
 	// the program is attached again, because an interface of that name has appeared. Calls come one after the other,
-	// from a goroutine of the relay; Close waits for the one that runs. nil: Logger is told.
+	// from a goroutine of the relay, and may close it: Close doesn't wait for the one that runs. nil: it is logged.
 	AttachmentChanged func(program string, now Attachment)
-	// Logger is told what nobody is waiting for: leases that can't be renewed, routes that can't be followed. nil:
+	// Logger gets what no call returns: leases that can't be renewed, routes that can't be followed. nil:
 	// slog.Default.
 	Logger *slog.Logger
 }
@@ -277,8 +277,9 @@ func (r *Relay) abandon() {
 }
 
 // Close ends the relay: its lease lapses at once, its programs are detached, its sessions are over. With
-// [Options.Linger], pins and attachments stay, and the kernel goes on forwarding for that long. Close may be called
-// more than once.
+// [Options.Linger], pins and attachments stay, and the kernel goes on forwarding for that long. Close takes no context,
+// since it waits for the kernel alone (a change of a group that has begun is finished, which takes some milliseconds),
+// never for packets or for functions of the caller. It may be called more than once.
 func (r *Relay) Close() error {
 	r.mu.Lock()
 	if r.closed {

@@ -150,7 +150,8 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 }
 
 // Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there
-// is none. In an array, the row becomes zero.
+// is none. In an array, the row becomes zero. Delete doesn't wait for programs that still have the row: for them its
+// translations stay in the kernel's table for a grace period of RCU, some milliseconds.
 func (t *Table) Delete(key []any) error {
 	if err := t.writable(); err != nil {
 		return err
@@ -183,8 +184,8 @@ func (t *Table) Delete(key []any) error {
 		return t.explain(err)
 	}
 	if old != nil {
+		r.spaces.retire(t.desc.Value, old)
 		r.releaseState(t.desc.Value, old, t.credits)
-		r.sweepTranslations(gracePeriod)
 	}
 	if row := t.rows[string(k)]; row != nil {
 		r.hops.drop(row)

@@ -415,7 +415,67 @@ func TestTableState(t *testing.T) {
 	if err := quota.Delete(key(1)); err != nil {
 		t.Error(err)
 	}
-	next.spaces.each(func(key, _ []byte) { t.Errorf("%x remains", key) })
+	until(t, time.Second, "its translations are removed", func() bool { return translations(t, next) == 0 })
+}
+
+func translations(t *testing.T, r *Relay) (n int) {
+	t.Helper()
+	if err := r.spaces.each(func(_, _ []byte) { n++ }); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A row is deleted without waiting for programs that have it: what it translates stays for them, and no other row gets
+// its namespace. The relay closes meanwhile as at any time.
+func TestDeleteDoesNotWait(t *testing.T) {
+	r := loadGroups(t, Options{})
+	entered, leave := make(chan struct{}), make(chan struct{})
+	r.spaces.grace = func() error {
+		entered <- struct{}{}
+		<-leave
+		return nil
+	}
+	quota := r.Table("quota")
+	put := func() *Translation {
+		t.Helper()
+		if err := quota.Put([]any{1}, []any{nil, nil, nil, nil}); err != nil {
+			t.Fatal(err)
+		}
+		row, err := quota.Get([]any{1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := row[3].(*Translation)
+		if _, stored, err := ids.Put(1, uint64(ids.space)); !stored || err != nil {
+			t.Fatal(stored, err)
+		}
+		return ids
+	}
+	first := put()
+	if err := quota.Delete([]any{1}); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, "the grace period begins", entered)
+	second := put()
+	if err := quota.Delete([]any{1}); err != nil {
+		t.Fatal(err)
+	}
+	put()
+	r.sweepTranslations() // as for receivers that go meanwhile
+	if n := translations(t, r); first.space == second.space || n != 3 {
+		t.Errorf("namespaces %d and %d; %d translations", first.space, second.space, n)
+	}
+	if _, _, err := first.Get(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("a translation outlives its row: %v", err)
+	}
+	leave <- struct{}{}
+	receive(t, "the next grace period begins", entered)
+	if n := translations(t, r); n != 2 {
+		t.Errorf("%d translations after the first grace period", n)
+	}
+	leave <- struct{}{}
+	until(t, time.Second, "the second row's translation is removed", func() bool { return translations(t, r) == 1 })
 }
 
 // Addresses that are no single host's are refused where a packet would be sent from or to them.

@@ -120,14 +120,18 @@ type spaces struct {
 	relay *Relay
 	m     *ebpf.Map
 
-	mu   sync.Mutex
-	next uint32
-	all  map[uint32]*Translation
-	dead bool // namespaces were released whose rows may still be there
+	mu       sync.Mutex
+	next     uint32
+	all      map[uint32]*Translation
+	dead     bool     // namespaces were released whose rows may still be there
+	retired  []uint32 // to be released after a grace period
+	retiring bool     // releaseRetired runs
+
+	grace func() error // waits for a grace period
 }
 
 func newSpaces(r *Relay, m *ebpf.Map) *spaces {
-	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}}
+	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}, grace: gracePeriod}
 }
 
 func (s *spaces) alloc() uint32 {
@@ -162,22 +166,72 @@ func (s *spaces) adopt(space uint32) {
 	s.dead = true // those of rows that were removed by the process before
 }
 
-// release ends a namespace. Its rows remain until sweep.
+// retire ends the namespaces of a row that was deleted: for user space at once, for programs, which may still have the
+// row, after a grace period. relay.mu is held, and the relay isn't closed.
+func (s *spaces) retire(members []abi.Member, row []byte) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range members {
+		if m.Kind != abi.KindTranslation {
+			continue
+		}
+		space := abi.Order.Uint32(row[m.Off:])
+		if t := s.all[space]; t != nil && !t.gone.Swap(true) {
+			s.retired = append(s.retired, space)
+		}
+	}
+	if len(s.retired) > 0 && !s.retiring {
+		s.retiring = true
+		s.relay.wg.Add(1)
+		go s.releaseRetired()
+	}
+}
+
+// releaseRetired releases and sweeps what was retired, until there is nothing left.
+func (s *spaces) releaseRetired() {
+	defer s.relay.wg.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.retired) > 0 {
+		n := len(s.retired)
+		s.mu.Unlock()
+		err := s.grace()
+		if err != nil {
+			s.relay.log.Warn("translations of deleted rows take up room: waiting for programs failed",
+				"relay", s.relay.desc.Name, "error", err)
+			s.mu.Lock()
+			break // until the next row is deleted
+		}
+		s.mu.Lock()
+		for _, space := range s.retired[:n] {
+			delete(s.all, space)
+		}
+		s.retired, s.dead = s.retired[n:], true
+		s.mu.Unlock()
+		s.relay.sweepTranslations()
+		s.mu.Lock()
+	}
+	s.retiring = false
+}
+
+// release ends a namespace that no program uses any more, unless it is retired. Its rows remain until sweep.
 func (s *spaces) release(space uint32) {
 	if s == nil || space == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t := s.all[space]; t != nil {
-		t.gone.Store(true)
+	if t := s.all[space]; t != nil && !t.gone.Swap(true) {
 		delete(s.all, space)
 		s.dead = true
 	}
 }
 
-// sweep deletes the rows of namespaces that were released, after wait, which may be nil: no program uses them any more.
-func (s *spaces) sweep(wait func() error) error {
+// sweep deletes the rows of namespaces that were released.
+func (s *spaces) sweep() error {
 	if s == nil {
 		return nil
 	}
@@ -198,11 +252,6 @@ func (s *spaces) sweep(wait func() error) error {
 			s.next = max(s.next, space+1)
 		}
 	})
-	if err == nil && len(keys) > 0 && wait != nil {
-		if err = wait(); err != nil {
-			err = fmt.Errorf("wait for programs that use translations: %w", err)
-		}
-	}
 	if err != nil {
 		s.mu.Lock()
 		s.dead = true
@@ -218,9 +267,9 @@ func (s *spaces) sweep(wait func() error) error {
 	return nil
 }
 
-// sweepTranslations deletes translations whose rows were removed. That is done, whatever becomes of this.
-func (r *Relay) sweepTranslations(wait func() error) {
-	if err := r.spaces.sweep(wait); err != nil {
+// sweepTranslations deletes translations whose rows were removed. The removal has succeeded even if this fails.
+func (r *Relay) sweepTranslations() {
+	if err := r.spaces.sweep(); err != nil {
 		r.log.Warn("translations of what was removed take up room", "relay", r.desc.Name, "error", err)
 	}
 }
