@@ -40,8 +40,8 @@ type Options struct {
 	Clsact   bool          // attach by clsact filters even where the kernel has TCX
 	Logger   *slog.Logger  // nil: slog.Default
 
-	// AttachmentChanged is told when an interface that a program is attached to goes away, and when the program is
-	// attached to the next one of that name.
+	// AttachmentChanged is called when an interface that a program is attached to goes away, and when the program is
+	// attached to the next one of that name. It may close the relay.
 	AttachmentChanged func(program string, now runtime.Attachment)
 }
 
