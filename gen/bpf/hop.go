@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A hop comes from a row, where user space has put it, or from a route lookup, which fills in a local one.
@@ -79,15 +80,12 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
-	usable := fmt.Sprintf("unlikely(!fr_usable(%s))", f.hopPointer(s.Hop))
 	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
-		usable = fmt.Sprintf("unlikely(%sstate != FR_HOP_DIRECT)", hop)
-	}
-	stop := fmt.Sprintf("%s(%sstate)", f.prog.unusable(s, f.turn != nil), hop)
-	if f.turn != nil {
-		f.stopIf(s.Pos, usable, nil, f.endsFor("decline", stop))
+		f.stopIf(s.Pos, fmt.Sprintf("unlikely(%sstate != FR_HOP_DIRECT)", hop), nil,
+			f.endsFor("decline", f.prog.unusable("fr_indirect", f.hopPointer(s.Hop), s, ir.HopNeighbour)))
 	} else {
-		f.stopIf(s.Pos, usable, nil, fmt.Sprintf("return fr_up(skb, %s);", stop))
+		f.stopIf(s.Pos, fmt.Sprintf("unlikely(!fr_usable(%s))", f.hopPointer(s.Hop)), nil,
+			fmt.Sprintf("return fr_up(skb, %s);", f.prog.unusable("fr_unusable", f.hopPointer(s.Hop), s)))
 	}
 	if s.Hop.Row == nil {
 		return // the lookup has compared the length
@@ -95,34 +93,15 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.unless(s.Pos, fmt.Sprintf("%s > %smtu", length, hop), s.TooBig)
 }
 
-// unusable returns the function that says why a packet can't leave through a hop; one is enough for a
-// program, or for a fan-out.
-func (p *program) unusable(s *ir.CheckHop, turn bool) string {
-	key := fmt.Sprint(s.Reasons, turn)
-	if name := p.ladders[key]; name != "" {
-		return name
-	}
-	name := p.unique(p.name + "_unusable")
-	p.ladders[key] = name
-	text := []string{
-		"/* Why a packet can't leave through a hop of this state. */",
-		fmt.Sprintf("static __always_inline __u32 %s(__u32 state)", name), "{", "\tswitch (state) {",
-	}
-	names := [ir.HopStates]string{
-		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE",
-		ir.HopProhibit: "PROHIBIT",
-	}
-	if turn {
-		names[ir.HopNeighbour] = "NEIGHBOUR"
-	}
-	for state, word := range names {
-		if word != "" && s.Reasons[state] != s.Reasons[ir.HopNone] {
-			text = append(text, "\tcase FR_HOP_"+word+":", "\t\treturn "+p.reasonName(s.Reasons[state])+";")
+// unusable is the reason for which a packet can't leave through a hop. The helper adds to the first one.
+func (p *program) unusable(helper, hop string, s *ir.CheckHop, more ...abi.HopState) string {
+	states := append([]abi.HopState{ir.HopNone, ir.HopLocal, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit}, more...)
+	for i, state := range states {
+		if s.Reasons[state] != s.Reasons[ir.HopNone]+i {
+			p.fail("the reasons at %s aren't in the order of states: %v", s.Pos, s.Reasons)
 		}
 	}
-	p.writes = append(p.writes, append(text, "\tdefault:", "\t\treturn "+p.reasonName(s.Reasons[ir.HopNone])+";",
-		"\t}", "}"))
-	return name
+	return fmt.Sprintf("%s(%s, %s)", helper, hop, p.reasonName(s.Reasons[ir.HopNone]))
 }
 
 // hopPointer is a pointer to a hop.

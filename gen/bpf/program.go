@@ -22,7 +22,6 @@ type program struct {
 	read    readers  // variables that something reads
 	reasons []string // enumerators
 	writes  [][]string
-	ladders map[string]string // functions that say why a hop can't be used, by their reasons
 	hops    map[string]string // route lookups, by what is looked up
 	splits  bool              // it is made of several functions
 	fans    int               // functions that fan out
@@ -111,7 +110,7 @@ func (k known) both(l known) known {
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{splits: splits(p),
 		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{},
-		ladders: map[string]string{}, read: readersOf(p.Body),
+		read: readersOf(p.Body),
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {

@@ -66,7 +66,7 @@ func (w *writer) anyPending() string {
 	var names []string
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh && s.Old.Base == w.rw.Unmoved.Base && s.Old.Const < w.rw.Unmoved.Const {
-			names = append(names, s.name("partial"))
+			names = append(names, s.name("csum")+".partial")
 		}
 	}
 	switch len(names) {
@@ -155,8 +155,13 @@ func (w *writer) room() {
 		how[last] = "(" + how[last] + ")"
 	}
 	w.line("")
-	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.oldFront(), w.newFront(),
-		w.expr(rw.Payload), strings.Join(how, " | "))
+	resize, data := "fr_move", ""
+	if w.newLen != "" && w.stored() {
+		w.usesData()
+		resize, data, w.checked = "fr_resize", ", &data", rw.NewFront.Const
+	}
+	w.stmt(rw.Pos, "int err = %s(skb, %s, %s, %s, %s%s);", resize, w.oldFront(), w.newFront(), w.expr(rw.Payload),
+		strings.Join(how, " | "), data)
 	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault),
 		w.reasonOf(w.fwd.NoRoom)))
 	w.changed, w.moves = true, true

@@ -53,7 +53,7 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 				w.fail("a checksum covers %s, which isn't computed before", t.New.Name)
 				continue
 			}
-			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, w.sums[i].name("")}})...)
+			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, w.sums[i].value()}})...)
 			continue
 		}
 		if t.Region {
@@ -113,10 +113,10 @@ func (w *writer) add(list []summand) string {
 			name = w.term(s.scalar, w.rw.Pos)
 		}
 		switch {
-		case s.size == 8 && s.odd:
-			name = fmt.Sprintf("fr_odd64(%s)", name)
-		case s.size == 8:
-			name = fmt.Sprintf("fr_add64(%s)", name)
+		case s.size >= 8 && s.odd:
+			name = fmt.Sprintf("fr_odd%d(%s)", 8*s.size, name)
+		case s.size >= 8:
+			name = fmt.Sprintf("fr_add%d(%s)", 8*s.size, name)
 		case s.odd:
 			name = fmt.Sprintf("((__u64)%s << 8)", name)
 		}
@@ -180,7 +180,7 @@ func (w *writer) checksums() {
 
 func (w *writer) checksum(s *sum) {
 	w.sums = append(w.sums, s)
-	value := s.name("")
+	value := s.value()
 	w.line("")
 	w.line("/* %s */", comment(s.Name))
 	if s.Fresh {
@@ -188,62 +188,84 @@ func (w *writer) checksum(s *sum) {
 			w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
 		return
 	}
-	w.stmt(s.Pos, "__be16 %s = ld16(%s);", s.name("old_checksum"), w.place(s.Old))
+	old := fmt.Sprintf("ld16(%s)", w.place(s.Old))
+	if s.Absent {
+		w.stmt(s.Pos, "__be16 %s = %s;", s.name("old_checksum"), old)
+		old = s.name("old_checksum")
+	}
 	was, now := w.summands(s.OldTerms), w.summands(s.NewTerms)
-	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
 	if s.Swap == nil {
 		was, now = cancel(was, now)
 	}
+	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
 	if s.Offloaded {
-		w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
-		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
-		w.partial()
-		pending := fmt.Sprintf("fr_is_partial(%s, %s, %s, fr_fold(%s))", w.asked, s.at(s.Old),
-			s.name("old_checksum"), s.name("old_pseudo"))
-		if w.rw.Resize == ir.InPlace && !w.known.plain {
-			segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, s.at(s.Old))
-			if s.Absent { // nobody makes up a checksum of a tunnel that has none
-				segmented = fmt.Sprintf("(%s && %s)", s.name("old_checksum"), segmented)
-			}
-			pending += " || " + segmented
+		w.offloaded(s, old, wasPseudo, nowPseudo)
+	} else {
+		if s.Swap == nil {
+			wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
 		}
-		w.line("int %s = %s;", s.name("partial"), pending)
-		switch at := w.offset(s.New); {
-		case s.New.Base != nil:
-			w.line("/* bpf_l4_csum_replace takes even offsets only */")
-			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts && (%s & 1)", s.name("partial"), at))
-		case s.New.Const&1 != 0:
-			w.line("/* bpf_l4_csum_replace takes even offsets only */")
-			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts", s.name("partial")))
-		}
-		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("old_pseudo")}}, []summand{
-			{scalar{size: 4}, false, s.name("new_pseudo")},
-		}
-	} else if s.Swap == nil {
-		wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
+		was, now = append(was, wasPseudo...), append(now, nowPseudo...)
 	}
-	was, now = append(was, wasPseudo...), append(now, nowPseudo...)
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	rest := fmt.Sprintf("fr_sum_of(%s)", s.name("old_checksum"))
-	if len(was) > 0 {
-		rest += fmt.Sprintf(" - (%s)", w.add(was))
+	rest := fmt.Sprintf("fr_sum_of(%s)%s", old, minusSum(w.add, was))
+	if s.Offloaded {
+		rest = fmt.Sprintf("fr_csum_rest(&%s, %s)", s.name("csum"), w.add(was))
+	} else {
+		value = "__be16 " + value
 	}
 	switch {
 	case s.Swap != nil:
+		if s.Offloaded {
+			now = append(now, summand{scalar{size: 4}, false, s.name("csum") + ".new_pseudo"})
+		}
 		w.line("__u16 %s = fr_fold(%s);", s.name("payload"), rest)
 		w.line("if (%s)", w.expr(s.Swap))
 		w.line("\t%s = __builtin_bswap16(%s);", s.name("payload"), s.name("payload"))
-		w.line("__be16 %s = %s(%s + %s);", value, s.function(), s.name("payload"), w.add(now))
-	case len(now) > 0:
-		w.line("__be16 %s = %s(%s + %s);", value, s.function(), rest, w.add(now))
+		w.line("%s = %s(%s + %s);", value, s.function(), s.name("payload"), w.add(now))
+	case s.Offloaded:
+		set := strings.Replace(s.function(), "fr_checksum", "fr_csum_set", 1)
+		w.line("%s(&%s, %s, %s);", set, s.name("csum"), w.add(was), w.add(now))
 	default:
-		w.line("__be16 %s = %s(%s);", value, s.function(), rest)
+		w.line("%s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, now))
 	}
 	if s.Absent {
-		w.line("if (!%s) /* no checksum came, none leaves */", s.name("old_checksum"))
-		w.line("\t%s = 0;", value)
+		w.line("if (!%s) /* no checksum came, none leaves */", old)
+		w.line("\t%s = 0;", s.value())
+	}
+}
+
+// value is the checksum that leaves, if it isn't partial.
+func (s *sum) value() string {
+	if s.Offloaded && !s.Fresh && s.w.fwd != nil {
+		return s.name("csum") + ".new"
+	}
+	return s.name("")
+}
+
+// offloaded renders what is known of a checksum that may be partial.
+func (w *writer) offloaded(s *sum, old string, wasPseudo, nowPseudo []summand) {
+	w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
+	w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
+	w.partial()
+	field := s.at(s.Old)
+	w.line("struct fr_csum %s = fr_csum(%s, %s, %s, %s, %s);", s.name("csum"), w.asked, field, old,
+		s.name("old_pseudo"), s.name("new_pseudo"))
+	if w.rw.Resize == ir.InPlace && !w.known.plain {
+		segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, field)
+		if s.Absent { // nobody makes up a checksum of a tunnel that has none
+			segmented = fmt.Sprintf("(%s && %s)", old, segmented)
+		}
+		w.line("%s.partial = %s.partial || %s;", s.name("csum"), s.name("csum"), segmented)
+	}
+	switch at := w.offset(s.New); {
+	case s.New.Base != nil:
+		w.line("/* bpf_l4_csum_replace takes even offsets only */")
+		w.failIf(fmt.Sprintf("unlikely(%s.partial) && !fr_facts && (%s & 1)", s.name("csum"), at))
+	case s.New.Const&1 != 0:
+		w.line("/* bpf_l4_csum_replace takes even offsets only */")
+		w.failIf(fmt.Sprintf("unlikely(%s.partial) && !fr_facts", s.name("csum")))
 	}
 }
 
@@ -306,8 +328,7 @@ func (s *sum) stored() string {
 	if !s.Offloaded || s.Fresh {
 		return s.name("")
 	}
-	return fmt.Sprintf("fr_sum_field(%s, %s, %s, %s - %s)", s.name("partial"), s.name("old_checksum"), s.name(""),
-		s.name("new_pseudo"), s.name("old_pseudo"))
+	return fmt.Sprintf("fr_csum_field(&%s)", s.name("csum"))
 }
 
 // finish has the kernel complete a checksum that seems to be pending.
@@ -316,9 +337,7 @@ func (w *writer) finish(s *sum) {
 	if s.Optional {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
-	w.failIf(fmt.Sprintf("fr_finish(skb, %s, %s, %s, %s, %s - %s, %s)",
-		s.at(s.New), s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"),
-		s.name("old_pseudo"), flags))
+	w.failIf(fmt.Sprintf("fr_finish(skb, %s, &%s, %s)", s.at(s.New), s.name("csum"), flags))
 	w.moves = true
 }
 

@@ -33,12 +33,23 @@ func wrap(line string) []string {
 	if code, note, ok := strings.Cut(body, " /* "); ok {
 		return append(comments(indent, "/* "+note), wrap(indent+code)...)
 	}
-	var out []string
 	if at := nameAt(line); at > 0 { // the head of a function with a long type
-		out = append(out, strings.TrimRight(line[:at], " "))
-		body = line[at:]
+		return append([]string{strings.TrimRight(line[:at], " ")}, fill(0, "", line[at:])...)
 	}
-	for base := width(indent); width(indent+body) > maxColumns; {
+	base := width(indent)
+	out := fill(base, indent, body)
+	if name, value, ok := strings.Cut(body, " = "); ok && width(indent+name+" =") <= maxColumns {
+		// a value has lines of its own where it takes fewer then
+		if lines := fill(base, indent+"\t", value); len(lines)+1 < len(out) {
+			return append([]string{indent + name + " ="}, lines...)
+		}
+	}
+	return out
+}
+
+// fill breaks what stands in a line after indent; base is the indentation of the statement.
+func fill(base int, indent, body string) (out []string) {
+	for width(indent+body) > maxColumns {
 		at, next := split(base, indent, body)
 		if at == 0 && width(indent) > base+8 { // aligned too far to the right
 			indent = strings.Repeat("\t", base/8+1)

@@ -153,6 +153,7 @@ type writer struct {
 	sums    []*sum
 	changed bool              // the packet has changed: what fails now drops it
 	moves   bool              // helpers were called that may have moved the packet
+	checked int               // bytes of the packet that leaves which are in bounds, since fr_resize
 	asked   string            // the variable that says where a checksum is left to a device, where it has asked
 	terms   map[string]string // values that only checksums need, by name
 }
@@ -350,7 +351,11 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		}
 		var out []scalar
 		done := 0
-		for _, n := range pieces(0, size) {
+		sizes := pieces(0, size)
+		if size == 16 && b.mem != "" && !b.ro && !w.inPlace { // in a copy, clang would keep more on the stack
+			sizes = []int{16}
+		}
+		for _, n := range sizes {
 			s := scalar{size: n, code: b.load(from+done, n)}
 			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
 				s = w.packet(plus(l.Off, done), n)
@@ -470,7 +475,10 @@ func (w *writer) once() {
 
 // wireType is the type of a scalar as it is in the packet.
 func wireType(s scalar) string {
-	if s.size == 1 || s.le {
+	switch {
+	case s.size == 16:
+		return "__be128"
+	case s.size == 1 || s.le:
 		return cType(s.size)
 	}
 	return strings.Replace(cType(s.size), "__u", "__be", 1)
@@ -494,9 +502,12 @@ func noted(note string) string {
 	return strings.Join(words, "_")
 }
 
+// stored reports whether something is stored into the front of the packet that leaves.
+func (w *writer) stored() bool { return len(w.cells) > 0 || len(w.sums) > 0 || w.linked }
+
 // front renders the stores into the front of the packet that leaves.
 func (w *writer) front(direct string) {
-	if len(w.cells) == 0 && len(w.sums) == 0 && direct == "" {
+	if !w.stored() {
 		return
 	}
 	if w.moves {
@@ -655,9 +666,11 @@ func (w *writer) places() (out []string) {
 
 // rederive finds the packet again after helpers that may have moved it.
 func (w *writer) rederive() {
-	w.line("")
-	w.line("data = (void *)(long)skb->data;")
-	w.usesData()
+	if w.checked == 0 {
+		w.line("")
+		w.line("data = (void *)(long)skb->data;")
+		w.usesData()
+	}
 	ends := map[*ir.Var]int{}
 	var order []*ir.Var
 	note := func(o ir.Off, n int) {
@@ -676,6 +689,9 @@ func (w *writer) rederive() {
 		note(s.New, 2)
 	}
 	for _, v := range order {
+		if v == nil && ends[v] <= w.checked {
+			continue
+		}
 		p := "data"
 		if v != nil {
 			w.pointerTo(v)
