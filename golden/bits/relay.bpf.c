@@ -98,22 +98,19 @@ static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb, void *da
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
 	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld8(odd->version_to_flag) +
-						 ((__u64)ld16(odd->version_to_flag + 1) << 8) +
-						 ((__u64)ld32(&odd->offset) << 8) +
-						 udp_old_pseudo) + (__u64)odd_version_label +
-						 ((__u64)odd_label_flag << 8) +
-						 ((__u64)value << 8) + value_2 +
-						 ((__u64)value_3 << 8) + value_4 + udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld8(odd->version_to_flag) +
+			  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
+			  ((__u64)ld32(&odd->offset) << 8), (__u64)odd_version_label +
+			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
+			  ((__u64)value_3 << 8) + value_4);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	__s64 csum = fr_complete_begin(skb, 40, 9);
 
@@ -123,11 +120,8 @@ static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb, void *da
 	st8(new_odd->version_to_flag, odd_version_label);
 	st16(new_odd->version_to_flag + 1, odd_label_flag);
 	st32(&new_odd->offset, odd_offset);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	fr_complete_end(skb, csum, 40, 9);
 
@@ -240,31 +234,25 @@ static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb, void *da
 	__u32 odd_offset = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL;
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
 	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld8(odd->version_to_flag) +
-						 ((__u64)ld16(odd->version_to_flag + 1) << 8) +
-						 ((__u64)ld32(&odd->offset) << 8) +
-						 udp_old_pseudo) + (__u64)odd_version_label +
-						 ((__u64)odd_label_flag << 8) +
-						 ((__u64)value << 8) + value_2 +
-						 ((__u64)value_3 << 8) + value_4 + udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld8(odd->version_to_flag) +
+			  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
+			  ((__u64)ld32(&odd->offset) << 8), (__u64)odd_version_label +
+			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
+			  ((__u64)value_3 << 8) + value_4);
 
 	__s64 csum = fr_complete_begin(skb, 60, 9);
 
@@ -274,11 +262,8 @@ static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb, void *da
 	st8(new_odd->version_to_flag, odd_version_label);
 	st16(new_odd->version_to_flag + 1, odd_label_flag);
 	st32(&new_odd->offset, odd_offset);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	fr_complete_end(skb, csum, 60, 9);
 

@@ -86,10 +86,9 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	__be32 unit_id = bpf_htonl((be32(&unit->id) + 1) & 0xffffffffULL);
 
 	/* unit.checksum */
-	__be16 unit_old_checksum = ld16(&unit->checksum);
 	__be16 old_unit_kind_hops = ld16(&unit->kind);
 	__be32 old_unit_id = ld32(&unit->id);
-	__be16 unit_checksum = fr_checksum(fr_sum_of(unit_old_checksum) -
+	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
 					   ((__u64)old_unit_kind_hops + old_unit_id) +
 					   (__u64)unit_kind_hops + unit_id);
 
@@ -101,15 +100,12 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)old_unit_kind_hops + ld16(&unit->checksum) +
-						 old_unit_id + udp_old_pseudo) +
-						 (__u64)unit_kind_hops + unit_checksum + unit_id +
-						 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)old_unit_kind_hops + ld16(&unit->checksum) +
+			  old_unit_id, (__u64)unit_kind_hops + unit_checksum + unit_id);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	__s64 csum = fr_complete_begin(skb, 40, 10);
 
@@ -119,11 +115,8 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	st16(&new_unit->kind, unit_kind_hops);
 	st32(&new_unit->id, unit_id);
 	st16(&new_unit->checksum, unit_checksum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	fr_complete_end(skb, csum, 40, 10);
 
@@ -210,32 +203,25 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, void *data,
 	__be32 unit_id = bpf_htonl((be32(&unit->id) + 1) & 0xffffffffULL);
 
 	/* unit.checksum */
-	__be16 unit_old_checksum = ld16(&unit->checksum);
 	__be16 old_unit_kind_hops = ld16(&unit->kind);
 	__be32 old_unit_id = ld32(&unit->id);
-	__be16 unit_checksum = fr_checksum(fr_sum_of(unit_old_checksum) -
+	__be16 unit_checksum = fr_checksum(fr_sum_of(ld16(&unit->checksum)) -
 					   ((__u64)old_unit_kind_hops + old_unit_id) +
 					   (__u64)unit_kind_hops + unit_id);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)old_unit_kind_hops + ld16(&unit->checksum) +
-						 old_unit_id + udp_old_pseudo) +
-						 (__u64)unit_kind_hops + unit_checksum + unit_id +
-						 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)old_unit_kind_hops + ld16(&unit->checksum) +
+			  old_unit_id, (__u64)unit_kind_hops + unit_checksum + unit_id);
 
 	__s64 csum = fr_complete_begin(skb, 60, 10);
 
@@ -245,11 +231,8 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, void *data,
 	st16(&new_unit->kind, unit_kind_hops);
 	st32(&new_unit->id, unit_id);
 	st16(&new_unit->checksum, unit_checksum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	fr_complete_end(skb, csum, 60, 10);
 

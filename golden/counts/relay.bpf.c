@@ -143,23 +143,6 @@ enum {
 	reason_wrap_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_wrap_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_wrap_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_wrap_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_wrap_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_wrap_prohibit;
-	default:
-		return reason_wrap_no_route;
-	}
-}
-
 static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
 						    __u64 payload_len, __u64 partial,
 						    struct val_by_ssrc *s)
@@ -192,20 +175,16 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld16(&rtcp->length) + udp_old_pseudo) +
-						 (__u64)udp_src_port + udp_dst_port + udp_length +
-						 outer_length + rtcp_length + udp_new_pseudo +
-						 0xefbe);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port + udp_length +
+			  outer_length + rtcp_length + 0xefbe);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_total_length +
@@ -213,13 +192,9 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -246,12 +221,9 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -274,10 +246,8 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 20);
-	__be64 ipv6_src = ld64(s->local.addr);
-	__be64 ipv6_src_8 = ld64(s->local.addr + 8);
-	__be64 ipv6_dst = ld64(s->peer.addr);
-	__be64 ipv6_dst_8 = ld64(s->peer.addr + 8);
+	__be128 ipv6_src = ld128(s->local.addr);
+	__be128 ipv6_dst = ld128(s->peer.addr);
 	__be16 udp_src_port = bpf_htons(s->local.port);
 	__be16 udp_dst_port = bpf_htons(s->peer.port);
 	__be16 outer_length = bpf_htons(payload_len + 12);
@@ -286,30 +256,22 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld16(&rtcp->length) + udp_old_pseudo) +
-						 (__u64)udp_src_port + udp_dst_port +
-						 ipv6_payload_length + outer_length + rtcp_length +
-						 udp_new_pseudo + 0xefbe);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port +
+			  ipv6_payload_length + outer_length + rtcp_length + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -325,10 +287,8 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
@@ -337,12 +297,9 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	const __u32 udp_new_checksum_at = 60;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -404,7 +361,7 @@ static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data
 		      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
 			return fr_up(skb, reason_wrap_partial_checksum);
 		if (unlikely(!fr_usable(&s->hop_peer)))
-			return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+			return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
 		if (40ULL + payload_len > s->hop_peer.mtu)
 			return fr_up(skb, reason_wrap_too_big);
 		return prog_wrap_ipv4_rest_send(skb, data, now, payload_len, partial, s);
@@ -421,7 +378,7 @@ static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
 	if (unlikely(!fr_usable(&s->hop_peer)))
-		return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+		return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
 	if (60ULL + payload_len_2 > s->hop_peer.mtu)
 		return fr_up(skb, reason_wrap_too_big);
 	return prog_wrap_ipv4_rest_send_2(skb, data, now, payload_len_2, partial_2, s);
@@ -514,17 +471,13 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	__u32 len = skb->len;
 	const __u32 headers_len = 70, new_headers_len = 74;
 	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 20);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(s->local.addr);
-	__be64 ipv6_src_8 = ld64(s->local.addr + 8);
-	__be64 ipv6_dst = ld64(s->peer.addr);
-	__be64 ipv6_dst_8 = ld64(s->peer.addr + 8);
+	__be128 ipv6_src = ld128(s->local.addr);
+	__be128 ipv6_dst = ld128(s->peer.addr);
 	__be16 udp_src_port = bpf_htons(s->local.port);
 	__be16 udp_dst_port = bpf_htons(s->peer.port);
 	__be16 outer_length = bpf_htons(payload_len + 12);
@@ -533,31 +486,23 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld16(&rtcp->length) + udp_old_pseudo) +
-						 (__u64)udp_src_port + udp_dst_port +
-						 ipv6_payload_length + outer_length + rtcp_length +
-						 udp_new_pseudo + 0xefbe);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port +
+			  ipv6_payload_length + outer_length + rtcp_length + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -573,10 +518,8 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
@@ -585,11 +528,8 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -608,10 +548,9 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 
 	__u32 len = skb->len;
 	const __u32 headers_len = 70, new_headers_len = 54;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						      3));
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
 	__be32 ipv4_src = ld32(s->local.addr + 12);
 	__be32 ipv4_dst = ld32(s->peer.addr + 12);
@@ -624,20 +563,16 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld16(&rtcp->length) + udp_old_pseudo) +
-						 (__u64)udp_src_port + udp_dst_port + udp_length +
-						 outer_length + rtcp_length + udp_new_pseudo +
-						 0xefbe);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port + udp_length +
+			  outer_length + rtcp_length + 0xefbe);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -645,13 +580,9 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -679,13 +610,10 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	const __u32 udp_new_checksum_at = 40;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -742,7 +670,7 @@ static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_wrap_udp_checksum);
 		if (unlikely(!fr_usable(&s->hop_peer)))
-			return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+			return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
 		if (60ULL + payload_len > s->hop_peer.mtu)
 			return fr_up(skb, reason_wrap_too_big);
 		return prog_wrap_ipv6_rest_send(skb, data, now, payload_len, partial, s);
@@ -759,7 +687,7 @@ static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
 	if (unlikely(!fr_usable(&s->hop_peer)))
-		return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+		return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
 	if (40ULL + payload_len_2 > s->hop_peer.mtu)
 		return fr_up(skb, reason_wrap_too_big);
 	return prog_wrap_ipv6_rest_send_2(skb, data, now, payload_len_2, partial_2, s);

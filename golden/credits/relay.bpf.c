@@ -168,25 +168,6 @@ enum {
 	reason_downstream_udp_checksum, reason_downstream_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_downstream_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_downstream_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_downstream_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_downstream_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_downstream_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_downstream_prohibit;
-	default:
-		return reason_downstream_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_downstream_same1 {
 	__u32 kind0;
@@ -344,7 +325,7 @@ static __noinline long prog_downstream_turn1(__u32 i, struct prog_downstream_fan
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  prog_downstream_unusable(r->hop_remote.state));
+				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return prog_downstream_copy1(same, skb, front, udp_end, priority, r);
@@ -662,7 +643,7 @@ static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  prog_downstream_unusable(r->hop_remote.state));
+				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
 	return prog_downstream_copy2(same, skb, front, udp_end, priority, r);

@@ -87,9 +87,8 @@ static __always_inline int prog_leaving_ipv4_udp_send(struct __sk_buff *skb, voi
 	__u32 len = skb->len;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
-					 0x6045);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->version_ihl) + 0x6045);
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
@@ -152,9 +151,8 @@ static __always_inline int prog_leaving_ipv4_tcp_send(struct __sk_buff *skb, voi
 	__u32 len = skb->len;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
-					 0x6045);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->version_ihl) + 0x6045);
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);

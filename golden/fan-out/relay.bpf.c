@@ -147,25 +147,6 @@ enum {
 	reason_spread_ipv6_payload_length, reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_spread_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_spread_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_spread_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_spread_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_spread_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_spread_prohibit;
-	default:
-		return reason_spread_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
 	__u32 kind0;
@@ -319,7 +300,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_spread_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return prog_spread_copy1(same, skb, front, r);
@@ -331,7 +312,8 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return prog_spread_copy2(same, skb, front, r);
@@ -650,7 +632,7 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_spread_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return prog_spread_copy3(same, skb, front, r);
@@ -664,7 +646,8 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return prog_spread_copy4(same, skb, front, r);

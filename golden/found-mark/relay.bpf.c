@@ -92,18 +92,13 @@ static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *d
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_old_checksum = ld16(&ipv4->checksum);
-	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    (ld32(&ipv4->version_ihl)) +
 					    (__u64)ipv4_version_to_ecn + ipv4_total_length);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -185,12 +180,11 @@ static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *d
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x68800000ULL |
-						      ((((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) | 1) << 20) |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x68800000ULL |
+			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) | 1) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_payload_length = bpf_htons(payload_len);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
@@ -198,13 +192,9 @@ static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *d
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_out_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 

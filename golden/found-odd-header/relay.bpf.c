@@ -105,35 +105,29 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)udp_src_port_udp_dst_port + old_udp_length +
-				     udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)udp_src_port_udp_dst_port +
+						 old_udp_length));
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
-						udp_length + udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+					 udp_length + udp_csum.new_pseudo + 0x204);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
-					 ipv4_total_length);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_in_fault);
-
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_partial && 1)
+		if (!udp_csum.partial && 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
@@ -155,12 +149,9 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->length, udp_length);
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -257,35 +248,31 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)udp_src_port_udp_dst_port + old_udp_length +
-				     udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)udp_src_port_udp_dst_port +
+						 old_udp_length));
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
-						ipv6_payload_length + udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+					 ipv6_payload_length + udp_csum.new_pseudo + 0x204);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
 
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_in_fault);
-
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_partial && 1)
+		if (!udp_csum.partial && 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
@@ -309,11 +296,8 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 	st16(&new_udp->length, ipv6_payload_length);
 	st8(new_tag->id, 1);
 	st16(new_tag->id + 1, bpf_htons(0x203));
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -468,28 +452,26 @@ static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_named_size = ld8(&named->size);
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)old_udp_src_port + old_udp_length +
-				     ((__u64)region_sum << 8) + old_named_size + odd_sum +
-				     odd_sum_2 + udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
+						 old_udp_length + ((__u64)region_sum << 8) +
+						 old_named_size + odd_sum + odd_sum_2));
 	if (((((named_id_end + 3) - 34) ^ (named_id_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
-						((__u64)region_sum_2 << 8) + old_named_size +
-						udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+					 ((__u64)region_sum_2 << 8) + old_named_size +
+					 udp_csum.new_pseudo);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
-					 ipv4_total_length);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_resize(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
@@ -504,12 +486,9 @@ static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
@@ -636,7 +615,6 @@ static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *d
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (named_id_end - 54));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 region_sum = fr_sum64(skb, 63, named_id_size);
 	__u64 odd_sum = ld16(tag->id);
 	if (((named_id_end - 54) & 1) != 0)
@@ -645,31 +623,28 @@ static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *d
 	if ((((named_id_end + 2) - 54) & 1) != 0)
 		odd_sum_2 <<= 8;
 	__u64 region_sum_2 = fr_sum64(skb, 63, named_id_size);
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_named_size = ld8(&named->size);
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)old_udp_src_port + old_udp_length +
-				     ((__u64)region_sum << 8) + old_named_size + odd_sum +
-				     odd_sum_2 + udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
+						 old_udp_length + ((__u64)region_sum << 8) +
+						 old_named_size + odd_sum + odd_sum_2));
 	if (((((named_id_end + 3) - 54) ^ (named_id_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
-						ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-						old_named_size + udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
+					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
+					 old_named_size + udp_csum.new_pseudo);
 
-	int err = fr_resize(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
@@ -684,11 +659,8 @@ static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *d
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	fr_complete_end(skb, csum, 18, 44);
 

@@ -110,13 +110,11 @@ static __always_inline int prog_change_ipv4_send(struct __sk_buff *skb, void *da
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)odd_sum + odd_sum_2 + udp_old_pseudo) +
-						(__u64)odd_sum_3 + odd_sum_4 + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -129,11 +127,8 @@ static __always_inline int prog_change_ipv4_send(struct __sk_buff *skb, void *da
 
 	st8(&new_named->kind, named_kind);
 	st16(&new_named->number, named_number);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
@@ -239,7 +234,6 @@ static __always_inline int prog_change_ipv6_send(struct __sk_buff *skb, void *da
 	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum = ld8(&named->kind);
 	if (((named_id_end - 54) & 1) != 0)
 		odd_sum <<= 8;
@@ -252,21 +246,17 @@ static __always_inline int prog_change_ipv6_send(struct __sk_buff *skb, void *da
 	__u64 odd_sum_4 = named_number;
 	if ((((named_id_end + 1) - 54) & 1) != 0)
 		odd_sum_4 <<= 8;
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)odd_sum + odd_sum_2 + udp_old_pseudo) +
-						(__u64)odd_sum_3 + odd_sum_4 + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -279,11 +269,8 @@ static __always_inline int prog_change_ipv6_send(struct __sk_buff *skb, void *da
 
 	st8(&new_named->kind, named_kind);
 	st16(&new_named->number, named_number);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);

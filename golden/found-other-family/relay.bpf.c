@@ -112,9 +112,8 @@ static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
-					 ipv4_version_to_ecn);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
@@ -199,12 +198,11 @@ static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL | ((__u64)f->class << 22) |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20) |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | ((__u64)f->class << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 

@@ -74,18 +74,13 @@ static __always_inline int prog_unwrap_send(struct __sk_buff *skb, void *data, _
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* ipv4.checksum */
-	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					   (__u64)ipv4_total_length + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_unwrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 

@@ -108,28 +108,20 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)old_udp_length + udp_old_pseudo) +
-						(__u64)udp_length + seal_id + seal_checksum +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)udp_length + seal_id + seal_checksum);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
-					 ipv4_total_length);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -150,12 +142,9 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	st16(&new_udp->length, udp_length);
 	st16(&new_seal->id, seal_id);
 	st16(&new_seal->checksum, seal_checksum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -253,33 +242,27 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 	__be16 seal_id = ld16(&udp->src_port);
 
 	/* seal.checksum */
+	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be16 seal_checksum = fr_checksum(FR_ZERO + (__u64)seal_id + bpf_htonl(payload_len + 4) +
-					   fr_add64(ipv6_src) + fr_add64(ipv6_src_2) + seal_id +
-					   0x6834);
+					   fr_add128(old_ipv6_src) + seal_id + 0x6834);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)old_udp_length + udp_old_pseudo) +
-						(__u64)ipv6_payload_length + seal_id +
-						seal_checksum + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)ipv6_payload_length + seal_id +
+			  seal_checksum);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -302,11 +285,8 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_seal->id, seal_id);
 	st16(&new_seal->checksum, seal_checksum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 

@@ -78,13 +78,9 @@ static __always_inline int prog_untag_send_2(struct __sk_buff *skb, void *data, 
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 eth_type = ld16(&vlan->type);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_untag_fault);
 
 	struct hdr_eth *new_eth = data;
 
@@ -202,13 +198,9 @@ static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff 
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -328,13 +320,9 @@ static __always_inline int prog_wrap_send(struct __sk_buff *skb, void *data, __u
 	__be64 ipv6_dst = ld64(ipv6->dst);
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_wrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 

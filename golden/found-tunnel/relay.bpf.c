@@ -135,16 +135,13 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 inner_udp_checksum_at = 90;
-	int inner_udp_partial = fr_is_partial(partial, inner_udp_checksum_at,
-					      inner_udp_old_checksum,
-					      fr_fold(inner_udp_old_pseudo));
+	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
+						inner_udp_old_checksum, inner_udp_old_pseudo,
+						inner_udp_new_pseudo);
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	__be16 inner_udp_checksum = fr_checksum_not_0(fr_sum_of(inner_udp_old_checksum) -
-						      ((__u64)old_udp_dst_port +
-						       inner_udp_old_pseudo) +
-						       (__u64)inner_udp_new_pseudo + 0x900);
+	fr_csum_set_not_0(&inner_udp_csum, old_udp_dst_port, 0x900);
 	if (!inner_udp_old_checksum) /* no checksum came, none leaves */
-		inner_udp_checksum = 0;
+		inner_udp_csum.new = 0;
 
 	/* udp.checksum */
 	__be16 udp_old_checksum = ld16(&udp_2->checksum);
@@ -154,15 +151,13 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(vxlan->vni) + old_udp_dst_port +
-						 ld16(&udp->checksum) + udp_old_pseudo) +
-						 (__u64)vxlan_vni_reserved_2 + inner_udp_checksum +
-						 udp_new_pseudo + 0x900);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(vxlan->vni) + old_udp_dst_port +
+			  ld16(&udp->checksum), (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new +
+			  0x900);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	__s64 csum = fr_complete_begin(skb, 40, 52);
 
@@ -172,18 +167,11 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 
 	st32(new_vxlan->vni, vxlan_vni_reserved_2);
 	st16(&new_udp->dst_port, bpf_htons(9));
-	st16(&new_udp->checksum,
-	     fr_sum_field(inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
-			  inner_udp_new_pseudo - inner_udp_old_pseudo));
-	st16(&new_udp_2->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, inner_udp_checksum_at, inner_udp_partial, inner_udp_old_checksum,
-		      inner_udp_checksum, inner_udp_new_pseudo - inner_udp_old_pseudo,
-		      BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&inner_udp_csum));
+	st16(&new_udp_2->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, inner_udp_checksum_at, &inner_udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	fr_complete_end(skb, csum, 40, 52);
 
@@ -351,36 +339,28 @@ static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 inner_udp_checksum_at = 110;
-	int inner_udp_partial = fr_is_partial(partial, inner_udp_checksum_at,
-					      inner_udp_old_checksum,
-					      fr_fold(inner_udp_old_pseudo));
+	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
+						inner_udp_old_checksum, inner_udp_old_pseudo,
+						inner_udp_new_pseudo);
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	__be16 inner_udp_checksum = fr_checksum_not_0(fr_sum_of(inner_udp_old_checksum) -
-						      ((__u64)old_udp_dst_port +
-						       inner_udp_old_pseudo) +
-						       (__u64)inner_udp_new_pseudo + 0x900);
+	fr_csum_set_not_0(&inner_udp_csum, old_udp_dst_port, 0x900);
 	if (!inner_udp_old_checksum) /* no checksum came, none leaves */
-		inner_udp_checksum = 0;
+		inner_udp_csum.new = 0;
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp_2->checksum);
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length_2 + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length_2 + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length_2 + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length_2 + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(vxlan->vni) + old_udp_dst_port +
-						 ld16(&udp->checksum) + udp_old_pseudo) +
-						 (__u64)vxlan_vni_reserved_2 + inner_udp_checksum +
-						 udp_new_pseudo + 0x900);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(vxlan->vni) + old_udp_dst_port +
+			  ld16(&udp->checksum), (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new +
+			  0x900);
 
 	__s64 csum = fr_complete_begin(skb, 60, 52);
 
@@ -390,18 +370,11 @@ static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void
 
 	st32(new_vxlan->vni, vxlan_vni_reserved_2);
 	st16(&new_udp->dst_port, bpf_htons(9));
-	st16(&new_udp->checksum,
-	     fr_sum_field(inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
-			  inner_udp_new_pseudo - inner_udp_old_pseudo));
-	st16(&new_udp_2->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, inner_udp_checksum_at, inner_udp_partial, inner_udp_old_checksum,
-		      inner_udp_checksum, inner_udp_new_pseudo - inner_udp_old_pseudo,
-		      BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&inner_udp_csum));
+	st16(&new_udp_2->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, inner_udp_checksum_at, &inner_udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	fr_complete_end(skb, csum, 60, 52);
 

@@ -168,23 +168,6 @@ enum {
 	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_route_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_route_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_route_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_route_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_route_prohibit;
-	default:
-		return reason_route_no_route;
-	}
-}
-
 static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 						struct val_ways *way)
 {
@@ -194,8 +177,7 @@ static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *dat
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
@@ -308,7 +290,7 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, prog_route_unusable(way->hop.hop.state));
+		return fr_up(skb, fr_unusable(&way->hop.hop, reason_route_no_route));
 	if (ip_end - 14 > way->hop.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
 	return prog_route_ipv4_send(skb, data, ip_end, way);
@@ -423,7 +405,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, prog_route_unusable(way->hop.hop.state));
+		return fr_up(skb, fr_unusable(&way->hop.hop, reason_route_no_route));
 	if (ip_end - 14 > way->hop.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
 	return prog_route_ipv6_send(skb, data, ip_end, way);
@@ -487,23 +469,6 @@ enum {
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_unwrap_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_unwrap_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_unwrap_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_unwrap_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_unwrap_prohibit;
-	default:
-		return reason_unwrap_no_route;
-	}
-}
-
 static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void *data,
 						     __u64 payload_len, struct val_ways *way)
 {
@@ -520,19 +485,14 @@ static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void
 	__u8 note_n = ld8(&note->n);
 
 	/* inner.checksum */
-	__be16 inner_old_checksum = ld16(&ipv4->checksum);
-	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_unwrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -607,7 +567,7 @@ static __always_inline int prog_unwrap_udp_note(struct __sk_buff *skb, void *dat
 	      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, prog_unwrap_unusable(way->hop.hop.state));
+		return fr_up(skb, fr_unusable(&way->hop.hop, reason_unwrap_no_route));
 	if (21ULL + payload_len > way->hop.hop.mtu)
 		return fr_up(skb, reason_unwrap_too_big);
 	return prog_unwrap_udp_note_send(skb, data, payload_len, way);
@@ -762,23 +722,6 @@ enum {
 	reason_listen_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_listen_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_listen_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_listen_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_listen_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_listen_prohibit;
-	default:
-		return reason_listen_no_route;
-	}
-}
-
 static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 						 __u64 partial, struct fr_hop *hop_1,
 						 struct bpf_fib_lookup *fib_1)
@@ -799,18 +742,16 @@ static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *da
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo)) ||
-					(udp_old_checksum &&
-					 fr_is_segmented(skb, partial, udp_checksum_at));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	udp_csum.partial = udp_csum.partial ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, udp_checksum_at));
+	fr_csum_set_not_0(&udp_csum, 0, 0);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
@@ -838,12 +779,9 @@ static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *da
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -873,18 +811,16 @@ static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, voi
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo)) ||
-					(udp_old_checksum &&
-					 fr_is_segmented(skb, partial, udp_checksum_at));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	udp_csum.partial = udp_csum.partial ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, udp_checksum_at));
+	fr_csum_set_not_0(&udp_csum, 0, 0);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -910,12 +846,9 @@ static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, voi
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -934,8 +867,7 @@ static __always_inline int prog_listen_ipv4_rest_send_2(struct __sk_buff *skb, v
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
@@ -996,7 +928,7 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 			     &hop_2))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, prog_listen_unusable(hop_2.state));
+			return fr_up(skb, fr_unusable(&hop_2, reason_listen_no_route));
 		return prog_listen_ipv4_rest_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
@@ -1025,7 +957,7 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, prog_listen_unusable(way->hop.hop.state));
+		return fr_up(skb, fr_unusable(&way->hop.hop, reason_listen_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > way->hop.hop.mtu)
 		return fr_up(skb, reason_listen_too_big);
 	return prog_listen_ipv4_rest_send_2(skb, data, ip_end, way);
@@ -1106,7 +1038,7 @@ static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, v
 			     &hop_1))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, prog_listen_unusable(hop_1.state));
+			return fr_up(skb, fr_unusable(&hop_1, reason_listen_no_route));
 		return prog_listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
@@ -1121,32 +1053,26 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(ipv6->dst);
-	__be64 ipv6_src_8 = ld64(ipv6->dst + 8);
-	__be64 ipv6_dst = ld64(ipv6->src);
-	__be64 ipv6_dst_8 = ld64(ipv6->src + 8);
+	__be128 ipv6_src = ld128(ipv6->dst);
+	__be128 ipv6_dst = ld128(ipv6->src);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) +
-		fr_add64(ipv6_src) + fr_add64(ipv6_src_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
+		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
+		0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo)) ||
-					fr_is_segmented(skb, partial, udp_checksum_at);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	fr_csum_set_not_0(&udp_csum, 0, 0);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1167,17 +1093,12 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 		fr_link(data, hop_3);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
@@ -1196,30 +1117,25 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be64 ipv6_src = ldv64(set_self);
 	__be64 ipv6_src_8 = ldv64(set_self + 8);
-	__be64 ipv6_dst = ld64(ipv6->src);
-	__be64 ipv6_dst_8 = ld64(ipv6->src + 8);
+	__be128 ipv6_dst = ld128(ipv6->src);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+		fr_add128(ipv6_dst) + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo)) ||
-					fr_is_segmented(skb, partial, udp_checksum_at);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	fr_csum_set_not_0(&udp_csum, 0, 0);
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1242,13 +1158,9 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st128(new_ipv6->dst, ipv6_dst);
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
@@ -1332,7 +1244,7 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 			     &hop_4))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_4)))
-			return fr_up(skb, prog_listen_unusable(hop_4.state));
+			return fr_up(skb, fr_unusable(&hop_4, reason_listen_no_route));
 		return prog_listen_ipv6_rest_send(skb, data, ip_end, partial, &hop_4, &fib_4);
 	}
 
@@ -1361,7 +1273,7 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
 	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, prog_listen_unusable(way->hop.hop.state));
+		return fr_up(skb, fr_unusable(&way->hop.hop, reason_listen_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > way->hop.hop.mtu)
 		return fr_up(skb, reason_listen_too_big);
 	return prog_listen_ipv6_rest_send_2(skb, data, ip_end, way);
@@ -1441,7 +1353,7 @@ static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, v
 			     &hop_3))
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_3)))
-			return fr_up(skb, prog_listen_unusable(hop_3.state));
+			return fr_up(skb, fr_unusable(&hop_3, reason_listen_no_route));
 		return prog_listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
 	}
 

@@ -177,23 +177,6 @@ enum {
 	reason_main_mapped_address, reason_main_ipv6_payload_length, reason_main_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_main_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_main_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_main_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_main_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_main_prohibit;
-	default:
-		return reason_main_no_route;
-	}
-}
-
 static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
 						    __u64 ip_end, __u64 partial,
 						    struct val_void *v_double)
@@ -216,18 +199,14 @@ static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
-						(__u64)udp_src_port + udp_dst_port +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
 					  ipv4_dst + 64);
@@ -256,12 +235,9 @@ static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void 
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -284,37 +260,27 @@ static __always_inline int prog_main_ipv4_rest_send_2(struct __sk_buff *skb, voi
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
-	__be64 ipv6_src = ld64(v_double->m_long.addr);
-	__be64 ipv6_src_8 = ld64(v_double->m_long.addr + 8);
-	__be64 ipv6_dst = ld64(v_double->close.addr);
-	__be64 ipv6_dst_8 = ld64(v_double->close.addr + 8);
+	__be128 ipv6_src = ld128(v_double->m_long.addr);
+	__be128 ipv6_dst = ld128(v_double->close.addr);
 	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
 	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 udp_old_pseudo) + (__u64)udp_src_port +
-						 udp_dst_port + ipv6_payload_length +
-						 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_main_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -329,20 +295,15 @@ static __always_inline int prog_main_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
 	st32(&new_int->type, int_type_range_int_return);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	const __u32 udp_new_checksum_at = 60;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -391,7 +352,7 @@ static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_usable(&v_double->hop_close)))
-			return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+			return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
 		if (ip_end - 14 > v_double->hop_close.mtu)
 			return fr_up(skb, reason_main_too_big);
 		fr_named_add(0, 1);
@@ -405,7 +366,7 @@ static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
 	if (unlikely(!fr_usable(&v_double->hop_close)))
-		return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+		return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
 	if (52ULL + payload_len > v_double->hop_close.mtu)
 		return fr_up(skb, reason_main_too_big);
 	fr_named_add(0, 1);
@@ -501,33 +462,25 @@ static __always_inline int prog_main_ipv6_rest_send(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(v_double->m_long.addr);
-	__be64 ipv6_src_8 = ld64(v_double->m_long.addr + 8);
-	__be64 ipv6_dst = ld64(v_double->close.addr);
-	__be64 ipv6_dst_8 = ld64(v_double->close.addr + 8);
+	__be128 ipv6_src = ld128(v_double->m_long.addr);
+	__be128 ipv6_dst = ld128(v_double->close.addr);
 	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
 	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
+		0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
-						(__u64)udp_src_port + udp_dst_port +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -548,17 +501,12 @@ static __always_inline int prog_main_ipv6_rest_send(struct __sk_buff *skb, void 
 		fr_link(data, &v_double->hop_close);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
@@ -577,10 +525,9 @@ static __always_inline int prog_main_ipv6_rest_send_2(struct __sk_buff *skb, voi
 
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 46;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						      3));
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be32 ipv4_src = ld32(v_double->m_long.addr + 12);
 	__be32 ipv4_dst = ld32(v_double->close.addr + 12);
@@ -590,31 +537,24 @@ static __always_inline int prog_main_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 udp_old_pseudo) + (__u64)udp_src_port +
-						 udp_dst_port + udp_length + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_dst_port + udp_length);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_main_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -637,13 +577,10 @@ static __always_inline int prog_main_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
 	st32(&new_int->type, int_type_range_int_return);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	const __u32 udp_new_checksum_at = 40;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -694,7 +631,7 @@ static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_usable(&v_double->hop_close)))
-			return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+			return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
 		if (ip_end - 14 > v_double->hop_close.mtu)
 			return fr_up(skb, reason_main_too_big);
 		fr_named_add(0, 1);
@@ -708,7 +645,7 @@ static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
 	if (unlikely(!fr_usable(&v_double->hop_close)))
-		return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+		return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
 	if (32ULL + payload_len > v_double->hop_close.mtu)
 		return fr_up(skb, reason_main_too_big);
 	fr_named_add(0, 1);

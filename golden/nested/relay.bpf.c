@@ -154,23 +154,6 @@ enum {
 	reason_balance_ipv6_payload_length, reason_balance_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_balance_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_balance_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_balance_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_balance_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_balance_prohibit;
-	default:
-		return reason_balance_no_route;
-	}
-}
-
 static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, void *data,
 						       __u64 ip_end, struct val_backends *b)
 {
@@ -180,8 +163,7 @@ static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, vo
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
@@ -219,8 +201,7 @@ static __always_inline int prog_balance_ipv4_rest_send_2(struct __sk_buff *skb, 
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
@@ -280,7 +261,8 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
 			if (unlikely(!fr_usable(&b->way.hop)))
-				return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+				return fr_up(skb,
+					     fr_unusable(&b->way.hop, reason_balance_no_route));
 			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
 				return fr_up(skb, reason_balance_too_big);
 			return prog_balance_ipv4_rest_send(skb, data, ip_end, b);
@@ -308,7 +290,7 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
 	if (unlikely(!fr_usable(&b_2->way.hop)))
-		return fr_up(skb, prog_balance_unusable(b_2->way.hop.state));
+		return fr_up(skb, fr_unusable(&b_2->way.hop, reason_balance_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b_2->way.hop.mtu)
 		return fr_up(skb, reason_balance_too_big);
 	return prog_balance_ipv4_rest_send_2(skb, data, ip_end, b_2);
@@ -481,7 +463,7 @@ static __always_inline int prog_balance_ipv6_rest(struct __sk_buff *skb, void *d
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
 	if (unlikely(!fr_usable(&b->way.hop)))
-		return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+		return fr_up(skb, fr_unusable(&b->way.hop, reason_balance_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
 		return fr_up(skb, reason_balance_too_big);
 	return prog_balance_ipv6_rest_send(skb, data, ip_end, b);
@@ -570,7 +552,8 @@ static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, 
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
 			if (unlikely(!fr_usable(&b->way.hop)))
-				return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+				return fr_up(skb,
+					     fr_unusable(&b->way.hop, reason_balance_no_route));
 			if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
 				return fr_up(skb, reason_balance_too_big);
 			return prog_balance_ipv6_send(skb, data, ip_end, b);

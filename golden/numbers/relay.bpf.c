@@ -156,25 +156,6 @@ enum {
 	reason_room_ipv6_payload_length, reason_room_udp_checksum, reason_room_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_room_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_room_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_room_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_room_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_room_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_room_prohibit;
-	default:
-		return reason_room_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_room_same1 {
 	__u32 kind0;
@@ -351,7 +332,7 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_room_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_room_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_room_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_room_too_big);
 
@@ -359,9 +340,8 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 		__u64 fresh;
 		__u64 streams;
 		{
-			struct fr_translation_key key = {
-							 .key = (be64(saved_msg->stream_kind) >> 2),
-							 .space = r->streams };
+			struct fr_translation_key key =
+				{ .key = (be64(saved_msg->stream_kind) >> 2), .space = r->streams };
 			struct fr_translation *translation = NULL;
 			int how = fr_translation(&key, &translation);
 
@@ -386,7 +366,8 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_room_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_room_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_room_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_room_too_big);
 	return prog_room_copy2(same, skb, front, r);
@@ -728,7 +709,7 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 			return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_room_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_room_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_room_too_big);
 
@@ -736,9 +717,8 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 		__u64 fresh;
 		__u64 streams;
 		{
-			struct fr_translation_key key = {
-							 .key = (be64(saved_msg->stream_kind) >> 2),
-							 .space = r->streams };
+			struct fr_translation_key key =
+				{ .key = (be64(saved_msg->stream_kind) >> 2), .space = r->streams };
 			struct fr_translation *translation = NULL;
 			int how = fr_translation(&key, &translation);
 
@@ -765,7 +745,8 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_room_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_room_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_room_too_big);
 	return prog_room_copy4(same, skb, front, r);

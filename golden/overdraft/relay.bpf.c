@@ -429,25 +429,6 @@ enum {
 	reason_tap_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_tap_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_tap_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_tap_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_tap_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_tap_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_tap_prohibit;
-	default:
-		return reason_tap_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_tap_same1 {
 	__u64 clock;
@@ -566,7 +547,8 @@ static __noinline long prog_tap_turn1(__u32 i, struct prog_tap_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_tap_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return prog_tap_copy1(same, skb, front, r);
@@ -823,7 +805,8 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_tap_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
 	return prog_tap_copy2(same, skb, front, r);

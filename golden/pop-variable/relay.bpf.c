@@ -172,23 +172,6 @@ enum {
 	reason_decapsulate_blackhole, reason_decapsulate_prohibit,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_decapsulate_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_decapsulate_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_decapsulate_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_decapsulate_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_decapsulate_prohibit;
-	default:
-		return reason_decapsulate_no_route;
-	}
-}
-
 static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
 							 __u64 tun_options_end,
 							 void *at_tun_options_end,
@@ -216,23 +199,20 @@ static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	int inside_partial = fr_is_partial(partial, (tun_options_end + 26), inside_old_checksum,
-					   fr_fold(inside_old_pseudo));
-	__be16 inside_checksum = fr_checksum_not_0(fr_sum_of(inside_old_checksum) -
-						   ((__u64)ld16(&udp->src_port) + old_udp_length +
-						    inside_old_pseudo) + (__u64)udp_src_port +
-						    udp_length + inside_new_pseudo);
+	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), inside_old_checksum,
+					     inside_old_pseudo, inside_new_pseudo);
+	fr_csum_set_not_0(&inside_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_length);
 	if (!inside_old_checksum) /* no checksum came, none leaves */
-		inside_checksum = 0;
+		inside_csum.new = 0;
 
 	/* inner.checksum */
-	__be16 inner_old_checksum = ld16(&ipv4->checksum);
-	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (tun_options_end + 28), 42, payload_len, 0);
+	int err = fr_move(skb, (tun_options_end + 28), 42, payload_len, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_decapsulate_fault,
 				 reason_decapsulate_no_memory);
@@ -263,13 +243,10 @@ static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, 
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(inside_partial, inside_old_checksum, inside_checksum, inside_new_pseudo -
-			  inside_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&inside_csum));
 	st16(&new_ipv4->checksum, inner_checksum);
 	const __u32 inside_new_checksum_at = 40;
-	if (fr_finish(skb, inside_new_checksum_at, inside_partial, inside_old_checksum,
-		      inside_checksum, inside_new_pseudo - inside_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, inside_new_checksum_at, &inside_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_decapsulate_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
@@ -338,7 +315,7 @@ static __always_inline int prog_decapsulate_udp_udp(struct __sk_buff *skb, void 
 	       (partial & 0xffff) < ((tun_options_end + 28 + payload_len) - 1))))
 		return fr_up(skb, reason_decapsulate_partial_checksum);
 	if (unlikely(!fr_usable(&w->way.hop)))
-		return fr_up(skb, prog_decapsulate_unusable(w->way.hop.state));
+		return fr_up(skb, fr_unusable(&w->way.hop, reason_decapsulate_no_route));
 	if (28ULL + payload_len > w->way.hop.mtu)
 		return fr_up(skb, reason_decapsulate_too_big);
 	return prog_decapsulate_udp_udp_send(skb, data, tun_options_end, at_tun_options_end,
@@ -499,23 +476,6 @@ enum {
 	reason_strip_ipv6_payload_length, reason_strip_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_strip_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_strip_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_strip_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_strip_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_strip_prohibit;
-	default:
-		return reason_strip_no_route;
-	}
-}
-
 static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void *data,
 						     __u64 tun_options_end,
 						     void *at_tun_options_end, __u64 payload_len,
@@ -539,9 +499,8 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__be16 flow_old_checksum = ld16(&flow->sum);
 	__u8 old_flow_kind = ld8(&flow->kind);
-	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
+	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
 	__be16 udp_old_checksum = ld16(&udp->checksum);
@@ -564,31 +523,29 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
-				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
-				     udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
+						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-						udp_length + flow_id + ((__u64)flow_sum << 8) +
-						((__u64)flow_rest << 8) + udp_new_pseudo + 9);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+					 udp_length + flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_total_length +
 					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (tun_options_end + 6), 48, payload_len, udp_partial ? FR_PAYLOAD :
-			    0);
+	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len,
+			  udp_csum.partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
@@ -598,7 +555,7 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_partial && (42 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 34);
 	}
@@ -624,12 +581,9 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 34);
 
@@ -651,22 +605,18 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 14);
-	__be64 ipv6_src = ld64(p->local.addr);
-	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
-	__be64 ipv6_dst = ld64(p->remote.addr);
-	__be64 ipv6_dst_8 = ld64(p->remote.addr + 8);
+	__be128 ipv6_src = ld128(p->local.addr);
+	__be128 ipv6_dst = ld128(p->remote.addr);
 	__be16 udp_src_port = bpf_htons(p->local.port);
 	__be16 udp_dst_port = bpf_htons(p->remote.port);
 	__be16 flow_id = ld16(&flow->id);
 	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__be16 flow_old_checksum = ld16(&flow->sum);
 	__u8 old_flow_kind = ld8(&flow->kind);
-	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
+	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum = flow_id;
 	if (((tun_options_end - 34) & 1) != 0)
 		odd_sum <<= 8;
@@ -682,25 +632,23 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
-				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
-				     udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
+						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-						ipv6_payload_length + flow_id +
-						((__u64)flow_sum << 8) + ((__u64)flow_rest << 8) +
-						udp_new_pseudo + 9);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+					 ipv6_payload_length + flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (tun_options_end + 6), 68, payload_len, FR_TO_IPV6 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len, FR_TO_IPV6 |
+			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
@@ -710,7 +658,7 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_partial && (42 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 54);
 	}
@@ -726,10 +674,8 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
@@ -737,12 +683,9 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	const __u32 udp_new_checksum_at = 60;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 54);
 
@@ -801,7 +744,7 @@ static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *dat
 		       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
 			return fr_up(skb, reason_strip_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+			return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
 		if (34ULL + payload_len > p->hop_remote.mtu)
 			return fr_up(skb, reason_strip_too_big);
 		return prog_strip_ipv4_rest_send(skb, data, tun_options_end, at_tun_options_end,
@@ -816,7 +759,7 @@ static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *dat
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
 	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+		return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
 	if (54ULL + payload_len_2 > p->hop_remote.mtu)
 		return fr_up(skb, reason_strip_too_big);
 	return prog_strip_ipv4_rest_send_2(skb, data, tun_options_end, at_tun_options_end,
@@ -898,29 +841,23 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 
 	__u32 len = skb->len;
 	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 14);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(p->local.addr);
-	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
-	__be64 ipv6_dst = ld64(p->remote.addr);
-	__be64 ipv6_dst_8 = ld64(p->remote.addr + 8);
+	__be128 ipv6_src = ld128(p->local.addr);
+	__be128 ipv6_dst = ld128(p->remote.addr);
 	__be16 udp_src_port = bpf_htons(p->local.port);
 	__be16 udp_dst_port = bpf_htons(p->remote.port);
 	__be16 flow_id = ld16(&flow->id);
 	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__be16 flow_old_checksum = ld16(&flow->sum);
 	__u8 old_flow_kind = ld8(&flow->kind);
-	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
+	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum = flow_id;
 	if (((tun_options_end - 54) & 1) != 0)
 		odd_sum <<= 8;
@@ -935,27 +872,25 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 		odd_sum_4 <<= 8;
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
-				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
-				     udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
+						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-						ipv6_payload_length + flow_id +
-						((__u64)flow_sum << 8) + ((__u64)flow_rest << 8) +
-						udp_new_pseudo + 9);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+					 ipv6_payload_length + flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (tun_options_end + 6), 68, payload_len, udp_partial ? FR_PAYLOAD :
-			    0);
+	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len,
+			  udp_csum.partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
@@ -965,7 +900,7 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_partial && (62 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 54);
 	}
@@ -981,10 +916,8 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
@@ -992,11 +925,8 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 54);
 
@@ -1014,10 +944,9 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						      3));
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_total_length = bpf_htons(payload_len + 34);
 	__be32 ipv4_src = ld32(p->local.addr + 12);
 	__be32 ipv4_dst = ld32(p->remote.addr + 12);
@@ -1028,12 +957,10 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__be16 flow_old_checksum = ld16(&flow->sum);
 	__u8 old_flow_kind = ld8(&flow->kind);
-	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
+	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum = flow_id;
 	if (((tun_options_end - 54) & 1) != 0)
 		odd_sum <<= 8;
@@ -1048,29 +975,28 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 		odd_sum_4 <<= 8;
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
-				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
-				     udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
+						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-						udp_length + flow_id + ((__u64)flow_sum << 8) +
-						((__u64)flow_rest << 8) + udp_new_pseudo + 9);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+					 udp_length + flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (tun_options_end + 6), 48, payload_len, FR_TO_IPV4 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len, FR_TO_IPV4 |
+			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
@@ -1080,7 +1006,7 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!udp_partial && (62 - (__s32)tun_options_end) & 1)
+		if (!udp_csum.partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, ETH_HLEN, 34);
 	}
@@ -1107,13 +1033,10 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	const __u32 udp_new_checksum_at = 40;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 34);
 
@@ -1166,7 +1089,7 @@ static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *dat
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_strip_udp_checksum);
 		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+			return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
 		if (54ULL + payload_len > p->hop_remote.mtu)
 			return fr_up(skb, reason_strip_too_big);
 		return prog_strip_ipv6_flow_send(skb, data, tun_options_end, at_tun_options_end,
@@ -1181,7 +1104,7 @@ static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *dat
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
 	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+		return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
 	if (34ULL + payload_len_2 > p->hop_remote.mtu)
 		return fr_up(skb, reason_strip_too_big);
 	return prog_strip_ipv6_flow_send_2(skb, data, tun_options_end, at_tun_options_end,
@@ -1333,28 +1256,26 @@ static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_tun_n = ld8(&tun->n);
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)old_udp_src_port + old_udp_length +
-				     ((__u64)region_sum << 8) + old_tun_n + odd_sum +
-				     udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
+						 old_udp_length + ((__u64)region_sum << 8) +
+						 old_tun_n + odd_sum));
 	if ((((more_options_end - 34) ^ (tun_options_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
-						((__u64)region_sum_3 << 8) + old_tun_n +
-						udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+					 ((__u64)region_sum_3 << 8) + old_tun_n +
+					 udp_csum.new_pseudo);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
-					 ipv4_total_length);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_resize(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_last_fault, reason_last_no_memory);
 
@@ -1369,12 +1290,9 @@ static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void 
 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
 	fr_complete_end(skb, csum, 16, 26);
 
@@ -1503,38 +1421,34 @@ static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (tun_options_end - 54));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 region_sum = fr_sum64(skb, 63, tun_options_size);
 	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
 	__u64 odd_sum = region_sum_2;
 	if (((tun_options_end - 54) & 1) != 0)
 		odd_sum <<= 8;
 	__u64 region_sum_3 = fr_sum64(skb, 63, tun_options_size);
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_tun_n = ld8(&tun->n);
-	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
-				    ((__u64)old_udp_src_port + old_udp_length +
-				     ((__u64)region_sum << 8) + old_tun_n + odd_sum +
-				     udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
+						 old_udp_length + ((__u64)region_sum << 8) +
+						 old_tun_n + odd_sum));
 	if ((((more_options_end - 54) ^ (tun_options_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
-						ipv6_payload_length + ((__u64)region_sum_3 << 8) +
-						old_tun_n + udp_new_pseudo);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
+					 ipv6_payload_length + ((__u64)region_sum_3 << 8) +
+					 old_tun_n + udp_csum.new_pseudo);
 
-	int err = fr_resize(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
+	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_last_fault, reason_last_no_memory);
 
@@ -1549,11 +1463,8 @@ static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *
 
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
 	fr_complete_end(skb, csum, 18, 44);
 

@@ -193,25 +193,6 @@ enum {
 	reason_spread_no_rule,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_spread_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_spread_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_spread_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_spread_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_spread_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_spread_prohibit;
-	default:
-		return reason_spread_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
 	__u32 kind0;
@@ -322,7 +303,8 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return prog_spread_copy1(same, skb, front, r);
@@ -404,23 +386,6 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_spread_unusable_2(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_spread_local_2;
-	case FR_HOP_UNREACHABLE:
-		return reason_spread_unreachable_2;
-	case FR_HOP_BLACKHOLE:
-		return reason_spread_blackhole_2;
-	case FR_HOP_PROHIBIT:
-		return reason_spread_prohibit_2;
-	default:
-		return reason_spread_no_route_2;
-	}
-}
-
 static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
 						__u64 partial, struct val_senders *s)
 {
@@ -453,17 +418,14 @@ static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *dat
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
-						(__u64)udp_dst_port + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
 					    64);
@@ -496,12 +458,9 @@ static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *dat
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_drop(len, reason_spread_fault);
 	}
@@ -584,7 +543,8 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_spread_partial_checksum);
 			if (unlikely(!fr_usable(&s->hop_to)))
-				return fr_up(skb, prog_spread_unusable_2(s->hop_to.state));
+				return fr_up(skb,
+					     fr_unusable(&s->hop_to, reason_spread_no_route_2));
 			if (ipv4_end - 14 > s->hop_to.mtu)
 				return fr_up(skb, reason_spread_too_big_2);
 			return prog_spread_udp_send(skb, data, ipv4_end, partial_2, s);
@@ -703,17 +663,12 @@ static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *dat
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_old_checksum = ld16(&ipv4->checksum);
-	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
-					    (ld16(&ipv4->total_length)) + ipv4_total_length);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_unwrap_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -888,23 +843,6 @@ enum {
 	reason_tighten_blackhole, reason_tighten_prohibit,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_tighten_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_tighten_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_tighten_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_tighten_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_tighten_prohibit;
-	default:
-		return reason_tighten_no_route;
-	}
-}
-
 static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *data, __u64 udp_end,
 						 __u64 loose_end, __u64 payload_len, __u64 partial,
 						 struct val_senders *s)
@@ -932,21 +870,17 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((loose_end - 34) & 1) != 0);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld16(&udp->src_port) + old_udp_length +
-						 ld16(&loose->length) + udp_old_pseudo +
-						 udp_cut_off) + (__u64)udp_dst_port + udp_length +
-						 udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
+			  ld16(&loose->length) + udp_cut_off, (__u64)udp_dst_port + udp_length);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->total_length) +
 					    ld32(ipv4->reserved_to_fragment_offset) +
 					    old_ipv4_src) + (__u64)ipv4_total_length +
@@ -954,13 +888,9 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_tighten_fault, reason_tighten_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_tighten_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -980,12 +910,9 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_tighten_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1054,7 +981,7 @@ static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, v
 	if ((udp_end - loose_end) > 64)
 		return fr_up(skb, reason_tighten_padding);
 	if (unlikely(!fr_usable(&s->hop_to)))
-		return fr_up(skb, prog_tighten_unusable(s->hop_to.state));
+		return fr_up(skb, fr_unusable(&s->hop_to, reason_tighten_no_route));
 	if (28ULL + payload_len > s->hop_to.mtu)
 		return fr_up(skb, reason_tighten_too_big);
 	return prog_tighten_udp_send(skb, data, udp_end, loose_end, payload_len, partial, s);

@@ -292,23 +292,6 @@ enum {
 	reason_relay_no_second, reason_relay_no_rule,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_relay_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_relay_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_relay_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_relay_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_relay_prohibit;
-	default:
-		return reason_relay_no_route;
-	}
-}
-
 static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
 					       __u64 partial, struct val_first *a)
 {
@@ -329,17 +312,14 @@ static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
-						(__u64)udp_dst_port + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
 					    64);
@@ -368,12 +348,9 @@ static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -402,17 +379,14 @@ static __always_inline int prog_relay_udp_rest_send(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
-						(__u64)udp_dst_port + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
-	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
 					    64);
@@ -441,12 +415,9 @@ static __always_inline int prog_relay_udp_rest_send(struct __sk_buff *skb, void 
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -511,7 +482,7 @@ static __always_inline int prog_relay_udp_rest(struct __sk_buff *skb, void *data
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_relay_partial_checksum);
 			if (unlikely(!fr_usable(&c->hop_to)))
-				return fr_up(skb, prog_relay_unusable(c->hop_to.state));
+				return fr_up(skb, fr_unusable(&c->hop_to, reason_relay_no_route));
 			if (ipv4_end - 14 > c->hop_to.mtu)
 				return fr_up(skb, reason_relay_too_big);
 			return prog_relay_udp_rest_send(skb, data, ipv4_end, partial, c);
@@ -607,7 +578,9 @@ static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, voi
 				      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 					return fr_up(skb, reason_relay_partial_checksum);
 				if (unlikely(!fr_usable(&a->hop_to)))
-					return fr_up(skb, prog_relay_unusable(a->hop_to.state));
+					return fr_up(skb,
+						     fr_unusable(&a->hop_to,
+						     reason_relay_no_route));
 				if (ipv4_end - 14 > a->hop_to.mtu)
 					return fr_up(skb, reason_relay_too_big);
 				return prog_relay_udp_send(skb, data, ipv4_end, partial, a);
@@ -705,25 +678,6 @@ enum {
 	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
 	reason_spread_no_second, reason_spread_no_rule,
 };
-
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_spread_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_spread_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_spread_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_spread_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_spread_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_spread_prohibit;
-	default:
-		return reason_spread_no_route;
-	}
-}
 
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
@@ -901,7 +855,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_spread_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return prog_spread_copy1(same, skb, front, r, a);
@@ -929,7 +883,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_spread_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 		return prog_spread_copy2(same, skb, front, r);

@@ -142,14 +142,13 @@ static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, voi
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-		 odd_sum + udp_old_pseudo) + (__u64)fr_odd64(stream_id) + odd_sum_2 +
-		 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
+			  stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -163,11 +162,8 @@ static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, voi
 	fr_put_varint(data + 43, (void *)(long)skb->data_end, stream_id, stream_id_size);
 	fr_put_varint(at_stream_id_end, (void *)(long)skb->data_end, stream_offset_2,
 		      stream_offset_size);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, stream_id_end, stream_offset_size);
@@ -197,13 +193,13 @@ static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, v
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-		 udp_old_pseudo) + (__u64)fr_odd64(stream_id) + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum,
+			  fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
+			  fr_odd64(stream_id));
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -214,11 +210,8 @@ static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, v
 	struct hdr_udp *new_udp = data + 34;
 
 	fr_put_varint(data + 43, (void *)(long)skb->data_end, stream_id, stream_id_size);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
@@ -404,7 +397,6 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 		stream_offset_size));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
 	if (((stream_id_end - 54) & 1) != 0)
@@ -412,22 +404,19 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 	__u64 odd_sum_2 = fr_add64(stream_offset_2);
 	if (((stream_id_end - 54) & 1) != 0)
 		odd_sum_2 <<= 8;
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-		 odd_sum + udp_old_pseudo) + (__u64)fr_odd64(stream_id) + odd_sum_2 +
-		 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum,
+			  (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
+			  stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -441,11 +430,8 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 	fr_put_varint(data + 63, (void *)(long)skb->data_end, stream_id, stream_id_size);
 	fr_put_varint(at_stream_id_end, (void *)(long)skb->data_end, stream_offset_2,
 		      stream_offset_size);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, stream_id_end, stream_offset_size);
@@ -468,22 +454,19 @@ static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, v
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
-	__be64 old_ipv6_src = ld64(ipv6->src);
-	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
-	__be64 old_ipv6_dst = ld64(ipv6->dst);
-	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
-		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-		 udp_old_pseudo) + (__u64)fr_odd64(stream_id) + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum,
+			  fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
+			  fr_odd64(stream_id));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -494,11 +477,8 @@ static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, v
 	struct hdr_udp *new_udp = data + 54;
 
 	fr_put_varint(data + 63, (void *)(long)skb->data_end, stream_id, stream_id_size);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);

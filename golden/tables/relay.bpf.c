@@ -208,9 +208,8 @@ static __always_inline int prog_gate_ipv4_rest_send(struct __sk_buff *skb, void 
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4520ULL | (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
-					 ipv4_version_to_ecn);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 
@@ -373,12 +372,11 @@ static __always_inline int prog_gate_ipv6_rest_send(struct __sk_buff *skb, void 
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x62000000ULL |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20) |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x62000000ULL |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 

@@ -138,25 +138,6 @@ enum {
 	reason_reflect_ipv6_payload_length, reason_reflect_udp_checksum, reason_reflect_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_reflect_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_reflect_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_reflect_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_reflect_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_reflect_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_reflect_prohibit;
-	default:
-		return reason_reflect_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_reflect_same1 {
 	__u32 kind0;
@@ -257,7 +238,7 @@ static __noinline long prog_reflect_turn1(__u32 i, struct prog_reflect_fan1 *fan
 			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_reflect_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_reflect_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
 		return prog_reflect_copy1(same, skb, front, r);
@@ -500,7 +481,7 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 			return fr_decline(r->receiver, skb->len, reason_reflect_udp_checksum);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
-					  prog_reflect_unusable(r->hop_remote.state));
+					  fr_indirect(&r->hop_remote, reason_reflect_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
 		return prog_reflect_copy2(same, skb, front, r);

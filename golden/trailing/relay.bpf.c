@@ -174,23 +174,6 @@ enum {
 	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_echo_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_echo_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_echo_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_echo_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_echo_prohibit;
-	default:
-		return reason_echo_no_route;
-	}
-}
-
 static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					       __u64 partial, struct fr_hop *hop_1,
 					       struct bpf_fib_lookup *fib_1)
@@ -211,18 +194,16 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo)) ||
-					(udp_old_checksum &&
-					 fr_is_segmented(skb, partial, udp_checksum_at));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	udp_csum.partial = udp_csum.partial ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, udp_checksum_at));
+	fr_csum_set_not_0(&udp_csum, 0, 0);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
@@ -250,12 +231,9 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
 	fr_complete_end(skb, csum, 18, 24);
 
@@ -342,7 +320,7 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 			     &hop_1))
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, prog_echo_unusable(hop_1.state));
+			return fr_up(skb, fr_unusable(&hop_1, reason_echo_no_route));
 		return prog_echo_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
@@ -363,32 +341,26 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(ipv6->dst);
-	__be64 ipv6_src_8 = ld64(ipv6->dst + 8);
-	__be64 ipv6_dst = ld64(ipv6->src);
-	__be64 ipv6_dst_8 = ld64(ipv6->src + 8);
+	__be128 ipv6_src = ld128(ipv6->dst);
+	__be128 ipv6_dst = ld128(ipv6->src);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) +
-		fr_add64(ipv6_src) + fr_add64(ipv6_src_8) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
+		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
+		0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo)) ||
-					fr_is_segmented(skb, partial, udp_checksum_at);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
-						udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
+	fr_csum_set_not_0(&udp_csum, 0, 0);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -409,17 +381,12 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 		fr_link(data, hop_2);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 48);
 
@@ -505,7 +472,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 			     &hop_2))
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, prog_echo_unusable(hop_2.state));
+			return fr_up(skb, fr_unusable(&hop_2, reason_echo_no_route));
 		return prog_echo_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
@@ -576,23 +543,6 @@ enum {
 	reason_route_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_route_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_route_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_route_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_route_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_route_prohibit;
-	default:
-		return reason_route_no_route;
-	}
-}
-
 static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 						struct val_ways *w)
 {
@@ -602,8 +552,7 @@ static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *dat
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
@@ -687,7 +636,7 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_usable(&w->way.hop)))
-		return fr_up(skb, prog_route_unusable(w->way.hop.state));
+		return fr_up(skb, fr_unusable(&w->way.hop, reason_route_no_route));
 	if ((skb->gso_size ? skb->gso_size + 20 : ip_end - 14) > w->way.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
 	return prog_route_ipv4_send(skb, data, ip_end, w);
@@ -773,7 +722,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
 	if (unlikely(!fr_usable(&w->way.hop)))
-		return fr_up(skb, prog_route_unusable(w->way.hop.state));
+		return fr_up(skb, fr_unusable(&w->way.hop, reason_route_no_route));
 	if ((skb->gso_size ? skb->gso_size + 40 : ip_end - 14) > w->way.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
 	return prog_route_ipv6_send(skb, data, ip_end, w);
@@ -838,25 +787,6 @@ enum {
 	reason_spread_ipv6_version, reason_spread_mapped_address, reason_spread_ipv6_payload_length,
 	reason_spread_udp_checksum, reason_spread_not_ip,
 };
-
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_spread_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_spread_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_spread_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_spread_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_spread_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_spread_prohibit;
-	default:
-		return reason_spread_no_route;
-	}
-}
 
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
@@ -941,7 +871,8 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return prog_spread_copy1(same, skb, front, r);
@@ -1164,7 +1095,8 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
 	return prog_spread_copy2(same, skb, front, r);

@@ -125,23 +125,6 @@ enum {
 	reason_forward_vlan_tag, reason_forward_no_match,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_forward_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_forward_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_forward_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_forward_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_forward_prohibit;
-	default:
-		return reason_forward_no_route;
-	}
-}
-
 static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
 	void *data, __u64 ip_end, struct val_tenants *t)
 {
@@ -151,8 +134,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
@@ -259,7 +241,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, prog_forward_unusable(t->way.hop.state));
+		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
@@ -368,7 +350,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, prog_forward_unusable(t->way.hop.state));
+		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
@@ -412,28 +394,21 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 44;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)old_udp_length + udp_old_pseudo) +
-						(__u64)udp_length + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, old_udp_length, udp_length);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_total_length + ipv4_ttl_protocol);
 	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -451,13 +426,10 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	const __u32 udp_new_checksum_at = 40;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -543,7 +515,7 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, prog_forward_unusable(t->way.hop.state));
+		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if (28ULL + payload_len > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_vlan_ipv4_send(skb, data, payload_len, partial, t);
@@ -569,27 +541,22 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 64;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)old_udp_length + udp_old_pseudo) +
-						(__u64)ipv6_payload_length + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, old_udp_length, ipv6_payload_length);
 	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_forward_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -609,12 +576,9 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	const __u32 udp_new_checksum_at = 60;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -693,7 +657,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, prog_forward_unusable(t->way.hop.state));
+		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if (48ULL + payload_len > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_vlan_ipv6_send(skb, data, payload_len, partial, t);

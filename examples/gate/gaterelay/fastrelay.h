@@ -32,6 +32,9 @@ typedef long long __s64;
 typedef __u16 __be16;
 typedef __u32 __be32;
 typedef __u64 __be64;
+typedef struct {
+	__be64 head, tail;
+} __be128;
 
 #define NULL ((void *)0)
 #define SEC(name) __attribute__((section(name), used))
@@ -209,10 +212,20 @@ static __always_inline __u8 ld8(const void *p) { return *(const __u8 *)p; }
 static __always_inline __u16 ld16(const void *p) { return *(const __u16 *)p; }
 static __always_inline __u32 ld32(const void *p) { return *(const __u32 *)p; }
 static __always_inline __u64 ld64(const void *p) { return *(const __u64 *)p; }
+static __always_inline __be128 ld128(const void *p)
+{
+	return (__be128) { .head = ld64(p), .tail = ld64(p + 8) };
+}
+
 static __always_inline void st8(void *p, __u8 v) { *(__u8 *)p = v; }
 static __always_inline void st16(void *p, __u16 v) { *(__u16 *)p = v; }
 static __always_inline void st32(void *p, __u32 v) { *(__u32 *)p = v; }
 static __always_inline void st64(void *p, __u64 v) { *(__u64 *)p = v; }
+static __always_inline void st128(void *p, __be128 v)
+{
+	st64(p, v.head);
+	st64(p + 8, v.tail);
+}
 
 /* Settings: written before the program is loaded, so not what clang thinks they are. */
 static __always_inline __u8 ldv8(const volatile void *p) { return *(const volatile __u8 *)p; }
@@ -834,8 +847,7 @@ FR_ARRAY(fr_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_scratch);
  * The order of steps matters: first what fails without harm, then the changes. Once the packet is
  * linear and ours, and only gets shorter, the later ones need no memory.
  */
-static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload,
-				__u32 how)
+static __noinline int fr_move(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload, __u32 how)
 {
 	__s32 grow = to - from; /* what adjust_room or the payload still has to do */
 	__u32 size = to + payload;
@@ -906,6 +918,20 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 	return FR_INJECT_FAULT ? FR_BROKEN : 0;
 }
 
+/* The same; then data is the packet that leaves, whose headers are in bounds where to is fixed. */
+static __always_inline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload,
+				     __u32 how, void **data)
+{
+	int err = fr_move(skb, from, to, payload, how);
+
+	if (unlikely(err))
+		return err;
+	*data = (void *)(long)skb->data;
+	if (unlikely(*data + to > (void *)(long)skb->data_end))
+		return FR_BROKEN;
+	return 0;
+}
+
 /* The end of a packet that fr_resize has failed on: broken and unchanged are reasons. */
 static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, __u32 broken,
 				     __u32 unchanged)
@@ -923,11 +949,14 @@ static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, 
  */
 #define FR_ZERO (0xFFFFULL << 40)
 
-/* 8 bytes as a summand. */
+/* 8 or 16 bytes as a summand. */
 static __always_inline __u64 fr_add64(__u64 v) { return (v & 0xFFFFFFFF) + (v >> 32); }
 
-/* 8 bytes at an odd position as a summand. */
+static __always_inline __u64 fr_add128(__be128 v) { return fr_add64(v.head) + fr_add64(v.tail); }
+
+/* The same at an odd position. */
 static __always_inline __u64 fr_odd64(__u64 v) { return fr_add64(v << 8 | v >> 56); }
+static __always_inline __u64 fr_odd128(__be128 v) { return fr_odd64(v.head) + fr_odd64(v.tail); }
 
 /*
  * The sum in 16 bits; 0 only for 0. A number plus itself with its halves swapped has the folded
@@ -1121,21 +1150,62 @@ static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sum
 #ifdef FR_NEEDS_FACTS
 
 /*
- * What is written into a checksum's field. Where it is partial, that is the new sum of the
- * pseudo-header, which changes by change; where the kernel doesn't say, it stays for fr_finish.
+ * A checksum that may be partial: what its field holds, what a full one will be, and the sums of
+ * the pseudo-headers of the packet that came and of the one that leaves.
  */
-static __always_inline __be16 fr_sum_field(int partial, __be16 old, __be16 sum, __u64 change)
+struct fr_csum {
+	__be16 old, new;
+	int partial;
+	__u64 old_pseudo, new_pseudo;
+};
+
+/* partial is what fr_partial says, and field the offset of the checksum in the packet that came. */
+static __always_inline struct fr_csum fr_csum(__u32 partial, __u32 field, __be16 old,
+					      __u64 old_pseudo, __u64 new_pseudo)
 {
-	if (!partial)
-		return sum;
-	return fr_facts ? fr_fold(FR_ZERO + old + change) : old;
+	return (struct fr_csum) {
+		.old = old,
+		.old_pseudo = old_pseudo,
+		.new_pseudo = new_pseudo,
+		.partial = fr_is_partial(partial, field, old, fr_fold(old_pseudo)),
+	};
 }
 
-static __always_inline int fr_finish(struct __sk_buff *skb, __u32 off, int partial, __be16 old,
-				     __be16 sum, __u64 change, __u64 flags)
+/* The sum that a full checksum is of without what doesn't leave, and FR_ZERO. */
+static __always_inline __u64 fr_csum_rest(const struct fr_csum *c, __u64 gone)
 {
-	return unlikely(partial) && !fr_facts &&
-	       fr_finish_sum(skb, off, (__u32)old << 16 | sum, FR_ZERO + change, flags);
+	return fr_sum_of(c->old) - (gone + c->old_pseudo);
+}
+
+/* A full checksum is rid of what doesn't leave, and gets what does. */
+static __always_inline void fr_csum_set(struct fr_csum *c, __u64 gone, __u64 added)
+{
+	c->new = fr_checksum(fr_csum_rest(c, gone) + added + c->new_pseudo);
+}
+
+/* The same where 0 means that there is no checksum. */
+static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 gone, __u64 added)
+{
+	c->new = fr_checksum_not_0(fr_csum_rest(c, gone) + added + c->new_pseudo);
+}
+
+/*
+ * What is written into the field. Where it is partial, that is the new sum of the pseudo-header;
+ * where the kernel doesn't say, it stays for fr_finish.
+ */
+static __always_inline __be16 fr_csum_field(const struct fr_csum *c)
+{
+	if (!c->partial)
+		return c->new;
+	return fr_facts ? fr_fold(FR_ZERO + c->old + (c->new_pseudo - c->old_pseudo)) : c->old;
+}
+
+static __always_inline int fr_finish(struct __sk_buff *skb, __u32 off, const struct fr_csum *c,
+				     __u64 flags)
+{
+	return unlikely(c->partial) && !fr_facts &&
+	       fr_finish_sum(skb, off, (__u32)c->old << 16 | c->new,
+			     FR_ZERO + (c->new_pseudo - c->old_pseudo), flags);
 }
 
 #endif
@@ -1148,6 +1218,23 @@ static __always_inline int fr_finish(struct __sk_buff *skb, __u32 off, int parti
 static __always_inline int fr_usable(const struct fr_hop *hop)
 {
 	return hop->state == FR_HOP_DIRECT || hop->state == FR_HOP_NEIGHBOUR;
+}
+
+/*
+ * Why a packet can't leave through a hop. Reasons stand in this order: no_route, local,
+ * unreachable, blackhole, prohibit, and for copies no_neighbour.
+ */
+static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route)
+{
+	__u32 state = hop->state - FR_HOP_LOCAL;
+
+	return state <= FR_HOP_PROHIBIT - FR_HOP_LOCAL ? no_route + 1 + state : no_route;
+}
+
+/* The same for a copy, for which the kernel doesn't resolve neighbours. */
+static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 no_route)
+{
+	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 5 : fr_unusable(hop, no_route);
 }
 
 /* Write the link-layer addresses of a hop. */

@@ -113,23 +113,6 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_forward_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_forward_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_forward_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_forward_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_forward_prohibit;
-	default:
-		return reason_forward_no_route;
-	}
-}
-
 static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, void *data,
 						      __u64 ip_end, struct val_routes *r)
 {
@@ -140,8 +123,7 @@ static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, voi
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
@@ -181,8 +163,7 @@ static __always_inline int prog_forward_ipv4_udp_send_2(struct __sk_buff *skb, v
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
@@ -250,7 +231,7 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
 		return prog_forward_ipv4_udp_send(skb, data, ip_end, r);
@@ -264,7 +245,7 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_ipv4_udp_send_2(skb, data, ip_end, r);
@@ -280,8 +261,7 @@ static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, voi
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
@@ -321,8 +301,7 @@ static __always_inline int prog_forward_ipv4_tcp_send_2(struct __sk_buff *skb, v
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
 	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
@@ -397,7 +376,7 @@ static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *da
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 		     ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
@@ -412,7 +391,7 @@ static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_ipv4_tcp_send_2(skb, data, ip_end, r);
@@ -464,12 +443,11 @@ static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x68800000ULL |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20) |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x68800000ULL |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
@@ -572,7 +550,7 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
 		return prog_forward_ipv6_udp_send(skb, data, ip_end, r);
@@ -586,7 +564,7 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_ipv6_udp_send_2(skb, data, ip_end, r);
@@ -598,12 +576,11 @@ static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x68800000ULL |
-						      (((be8(ipv6->version_to_flow_label +
-						      1) >> 4) & 3) << 20) |
-						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x68800000ULL |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
@@ -713,7 +690,7 @@ static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *da
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 		     ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
@@ -728,7 +705,7 @@ static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *da
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
 	return prog_forward_ipv6_tcp_send_2(skb, data, ip_end, r);

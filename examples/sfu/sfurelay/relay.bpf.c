@@ -241,25 +241,6 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest_send(struct __sk_
 	return TC_ACT_UNSPEC;
 }
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_video_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_video_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_video_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_video_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_video_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_video_prohibit;
-	default:
-		return reason_video_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_video_same1 {
 	__u32 size;
@@ -312,22 +293,20 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-							   bpf_htons(number) +
-							   bpf_htonl((be32(&saved_rtp->timestamp) +
-							   (__u64)r->timestamp) & 0xffffffffULL) +
-							   bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+					  (__u64)bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+							1) << 12) |
+							((be8(&saved_rtp->version_to_csrcs) & 15) <<
+			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+			(__u64)r->payload_type) + bpf_htons(number) +
+			bpf_htonl((be32(&saved_rtp->timestamp) +
+				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -450,7 +429,8 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_video_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_video_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_video_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_video_too_big);
 	return prog_video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came,
@@ -1007,22 +987,20 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-							   bpf_htons(number) +
-							   bpf_htonl((be32(&saved_rtp->timestamp) +
-							   (__u64)r->timestamp) & 0xffffffffULL) +
-							   bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+					  (__u64)bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+							1) << 12) |
+							((be8(&saved_rtp->version_to_csrcs) & 15) <<
+			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+			(__u64)r->payload_type) + bpf_htons(number) +
+			bpf_htonl((be32(&saved_rtp->timestamp) +
+				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
@@ -1145,7 +1123,8 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_video_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_video_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_video_too_big);
 	return prog_video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came,
@@ -1701,25 +1680,6 @@ static __always_inline int prog_audio_ipv4_rest_rest_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_audio_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_audio_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_audio_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_audio_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_audio_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_audio_prohibit;
-	default:
-		return reason_audio_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_audio_same1 {
 	__u64 clock;
@@ -1770,22 +1730,20 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-							   bpf_htons(number) +
-							   bpf_htonl((be32(&saved_rtp->timestamp) +
-							   (__u64)r->timestamp) & 0xffffffffULL) +
-							   bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+					  (__u64)bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+							1) << 12) |
+							((be8(&saved_rtp->version_to_csrcs) & 15) <<
+			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+			(__u64)r->payload_type) + bpf_htons(number) +
+			bpf_htonl((be32(&saved_rtp->timestamp) +
+				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -1894,7 +1852,8 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 	if (!fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_audio_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_audio_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
 	return prog_audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came,
@@ -2281,22 +2240,20 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 bpf_htons(0x8000ULL |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   5) & 1) << 13) |
-							   (((be8(&saved_rtp->version_to_csrcs) >>
-							   4) & 1) << 12) |
-							   ((be8(&saved_rtp->version_to_csrcs) &
-							   15) << 8) |
-							   ((be8(&saved_rtp->marker_payload_type) >>
-							   7) << 7) | (__u64)r->payload_type) +
-							   bpf_htons(number) +
-							   bpf_htonl((be32(&saved_rtp->timestamp) +
-							   (__u64)r->timestamp) & 0xffffffffULL) +
-							   bpf_htonl(r->ssrc));
+		udp_checksum =
+			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+					  (__u64)bpf_htons(r->local.port) +
+					  bpf_htons(r->remote.port) +
+					  bpf_htons(0x8000ULL |
+						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
+						      1) << 13) |
+						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
+							1) << 12) |
+							((be8(&saved_rtp->version_to_csrcs) & 15) <<
+			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+			(__u64)r->payload_type) + bpf_htons(number) +
+			bpf_htonl((be32(&saved_rtp->timestamp) +
+				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
@@ -2405,7 +2362,8 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
-		return fr_decline(r->receiver, skb->len, prog_audio_unusable(r->hop_remote.state));
+		return fr_decline(r->receiver, skb->len,
+				  fr_indirect(&r->hop_remote, reason_audio_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
 	return prog_audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came,

@@ -193,23 +193,6 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_to_peer_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_to_peer_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_to_peer_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_to_peer_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_to_peer_prohibit;
-	default:
-		return reason_to_peer_no_route;
-	}
-}
-
 static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
 						       __u64 udp_end, __u64 channel_data_end,
 						       __u64 payload_len, __u64 partial,
@@ -239,21 +222,18 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld32(&channel_data->number) + udp_old_pseudo +
-						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
-						 udp_length + udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
+			  udp_dst_port + udp_length);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_total_length +
@@ -261,13 +241,9 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_peer_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -287,12 +263,9 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -316,39 +289,30 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
-	__be64 ipv6_src = ld64(ch->relayed.addr);
-	__be64 ipv6_src_8 = ld64(ch->relayed.addr + 8);
-	__be64 ipv6_dst = ld64(ch->peer.addr);
-	__be64 ipv6_dst_8 = ld64(ch->peer.addr + 8);
+	__be128 ipv6_src = ld128(ch->relayed.addr);
+	__be128 ipv6_dst = ld128(ch->peer.addr);
 	__be16 udp_src_port = bpf_htons(ch->relayed.port);
 	__be16 udp_dst_port = bpf_htons(ch->peer.port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld32(&channel_data->number) + udp_old_pseudo +
-						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
-						 ipv6_payload_length + udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
+			  udp_dst_port + ipv6_payload_length);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_peer_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -362,19 +326,14 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	const __u32 udp_new_checksum_at = 60;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -419,7 +378,7 @@ static __always_inline int prog_to_peer_ipv4_rest(struct __sk_buff *skb, void *d
 		      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (unlikely(!fr_usable(&ch->hop_peer)))
-			return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+			return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
 		if (28ULL + payload_len > ch->hop_peer.mtu)
 			return fr_up(skb, reason_to_peer_too_big);
 		return prog_to_peer_ipv4_rest_send(skb, data, now, udp_end, channel_data_end,
@@ -433,7 +392,7 @@ static __always_inline int prog_to_peer_ipv4_rest(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_peer)))
-		return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+		return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
 	if (48ULL + payload_len_2 > ch->hop_peer.mtu)
 		return fr_up(skb, reason_to_peer_too_big);
 	return prog_to_peer_ipv4_rest_send_2(skb, data, now, udp_end, channel_data_end,
@@ -526,47 +485,36 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 62;
 	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(ch->relayed.addr);
-	__be64 ipv6_src_8 = ld64(ch->relayed.addr + 8);
-	__be64 ipv6_dst = ld64(ch->peer.addr);
-	__be64 ipv6_dst_8 = ld64(ch->peer.addr + 8);
+	__be128 ipv6_src = ld128(ch->relayed.addr);
+	__be128 ipv6_dst = ld128(ch->peer.addr);
 	__be16 udp_src_port = bpf_htons(ch->relayed.port);
 	__be16 udp_dst_port = bpf_htons(ch->peer.port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld32(&channel_data->number) + udp_old_pseudo +
-						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
-						 ipv6_payload_length + udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
+			  udp_dst_port + ipv6_payload_length);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_peer_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -580,18 +528,13 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -611,10 +554,9 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 42;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						      3));
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be32 ipv4_src = ld32(ch->relayed.addr + 12);
 	__be32 ipv4_dst = ld32(ch->peer.addr + 12);
@@ -623,21 +565,18 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 ld32(&channel_data->number) + udp_old_pseudo +
-						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
-						 udp_length + udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
+			  udp_dst_port + udp_length);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -645,13 +584,9 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_peer_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -672,13 +607,10 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	const __u32 udp_new_checksum_at = 40;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -705,7 +637,7 @@ static __always_inline int prog_to_peer_ipv6_rest(struct __sk_buff *skb, void *d
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_to_peer_udp_checksum);
 		if (unlikely(!fr_usable(&ch->hop_peer)))
-			return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+			return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
 		if (48ULL + payload_len > ch->hop_peer.mtu)
 			return fr_up(skb, reason_to_peer_too_big);
 		return prog_to_peer_ipv6_rest_send(skb, data, now, udp_end, channel_data_end,
@@ -719,7 +651,7 @@ static __always_inline int prog_to_peer_ipv6_rest(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_peer)))
-		return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+		return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
 	if (28ULL + payload_len_2 > ch->hop_peer.mtu)
 		return fr_up(skb, reason_to_peer_too_big);
 	return prog_to_peer_ipv6_rest_send_2(skb, data, now, udp_end, channel_data_end,
@@ -870,23 +802,6 @@ enum {
 	reason_to_client_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_to_client_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_LOCAL:
-		return reason_to_client_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_to_client_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_to_client_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_to_client_prohibit;
-	default:
-		return reason_to_client_no_route;
-	}
-}
-
 static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, void *data,
 							 __u64 now, __u64 payload_len,
 							 __u64 partial, struct val_by_peer *ch)
@@ -916,19 +831,16 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 udp_old_pseudo) + (__u64)udp_src_port +
-						 udp_dst_port + udp_length + channel_data_number +
-						 channel_data_length + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_dst_port + udp_length + channel_data_number +
+			  channel_data_length);
 	if (!udp_old_checksum) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_csum.new = 0;
 
 	/* ip.checksum */
-	__be16 ip_old_checksum = ld16(&ipv4->checksum);
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_total_length +
@@ -936,13 +848,9 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_client_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -965,12 +873,9 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	st16(&new_udp->length, udp_length);
 	st16(&new_channel_data->number, channel_data_number);
 	st16(&new_channel_data->length, channel_data_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -992,40 +897,30 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
-	__be64 ipv6_src = ld64(ch->server.addr);
-	__be64 ipv6_src_8 = ld64(ch->server.addr + 8);
-	__be64 ipv6_dst = ld64(ch->client.addr);
-	__be64 ipv6_dst_8 = ld64(ch->client.addr + 8);
+	__be128 ipv6_src = ld128(ch->server.addr);
+	__be128 ipv6_dst = ld128(ch->client.addr);
 	__be16 udp_src_port = bpf_htons(ch->server.port);
 	__be16 udp_dst_port = bpf_htons(ch->client.port);
 	__be16 channel_data_number = bpf_htons(ch->number);
 	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 40;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 udp_old_pseudo) + (__u64)udp_src_port +
-						 udp_dst_port + ipv6_payload_length +
-						 channel_data_number + channel_data_length +
-						 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
+			  channel_data_number + channel_data_length);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_client_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1040,21 +935,16 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_channel_data->number, channel_data_number);
 	st16(&new_channel_data->length, channel_data_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	const __u32 udp_new_checksum_at = 60;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1080,7 +970,7 @@ static __always_inline int prog_to_client_ipv4_rest(struct __sk_buff *skb, void 
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 			return fr_up(skb, reason_to_client_partial_checksum);
 		if (unlikely(!fr_usable(&ch->hop_client)))
-			return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+			return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
 		if (32ULL + payload_len > ch->hop_client.mtu)
 			return fr_up(skb, reason_to_client_too_big);
 		return prog_to_client_ipv4_rest_send(skb, data, now, payload_len, partial, ch);
@@ -1095,7 +985,7 @@ static __always_inline int prog_to_client_ipv4_rest(struct __sk_buff *skb, void 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_client)))
-		return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+		return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
 	if (52ULL + payload_len_2 > ch->hop_client.mtu)
 		return fr_up(skb, reason_to_client_too_big);
 	return prog_to_client_ipv4_rest_send_2(skb, data, now, payload_len_2, partial_2, ch);
@@ -1185,48 +1075,36 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 66;
 	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      (((be16(ipv6->version_to_flow_label) >> 6) &
-							63) << 22) |
-							(((be8(ipv6->version_to_flow_label +
-							1) >> 4) & 3) << 20));
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ld64(ch->server.addr);
-	__be64 ipv6_src_8 = ld64(ch->server.addr + 8);
-	__be64 ipv6_dst = ld64(ch->client.addr);
-	__be64 ipv6_dst_8 = ld64(ch->client.addr + 8);
+	__be128 ipv6_src = ld128(ch->server.addr);
+	__be128 ipv6_dst = ld128(ch->client.addr);
 	__be16 udp_src_port = bpf_htons(ch->server.port);
 	__be16 udp_dst_port = bpf_htons(ch->client.port);
 	__be16 channel_data_number = bpf_htons(ch->number);
 	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
+		ipv6_payload_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 udp_old_pseudo) + (__u64)udp_src_port +
-						 udp_dst_port + ipv6_payload_length +
-						 channel_data_number + channel_data_length +
-						 udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
+			  channel_data_number + channel_data_length);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_partial ? FR_PAYLOAD : 0);
+			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_client_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1241,20 +1119,15 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, ipv6_payload_length);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st128(new_ipv6->src, ipv6_src);
+	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_channel_data->number, channel_data_number);
 	st16(&new_channel_data->length, channel_data_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
-	if (fr_finish(skb, udp_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1272,10 +1145,9 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 46;
-	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
-					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
-						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
-						      3));
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be32 ipv4_src = ld32(ch->server.addr + 12);
 	__be32 ipv4_dst = ld32(ch->client.addr + 12);
@@ -1286,19 +1158,16 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
-		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
 	const __u32 udp_checksum_at = 60;
-	int udp_partial = fr_is_partial(partial, udp_checksum_at, udp_old_checksum,
-					fr_fold(udp_old_pseudo));
-	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
-						((__u64)ld32(&udp->src_port) + old_udp_length +
-						 udp_old_pseudo) + (__u64)udp_src_port +
-						 udp_dst_port + udp_length + channel_data_number +
-						 channel_data_length + udp_new_pseudo);
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, udp_new_pseudo);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)udp_src_port + udp_dst_port + udp_length + channel_data_number +
+			  channel_data_length);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -1306,13 +1175,9 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_partial ? FR_PAYLOAD : 0));
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + new_headers_len > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_to_client_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1336,13 +1201,10 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	st16(&new_udp->length, udp_length);
 	st16(&new_channel_data->number, channel_data_number);
 	st16(&new_channel_data->length, channel_data_length);
-	st16(&new_udp->checksum,
-	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
-			  udp_old_pseudo));
+	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	const __u32 udp_new_checksum_at = 40;
-	if (fr_finish(skb, udp_new_checksum_at, udp_partial, udp_old_checksum, udp_checksum,
-		      udp_new_pseudo - udp_old_pseudo, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1424,7 +1286,7 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_to_client_udp_checksum);
 		if (unlikely(!fr_usable(&ch->hop_client)))
-			return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+			return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
 		if (52ULL + payload_len > ch->hop_client.mtu)
 			return fr_up(skb, reason_to_client_too_big);
 		return prog_to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
@@ -1439,7 +1301,7 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_client)))
-		return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+		return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
 	if (32ULL + payload_len_2 > ch->hop_client.mtu)
 		return fr_up(skb, reason_to_client_too_big);
 	return prog_to_client_ipv6_send_2(skb, data, now, payload_len_2, partial_2, ch);

@@ -148,25 +148,6 @@ enum {
 	reason_deliver_udp_checksum, reason_deliver_not_ip,
 };
 
-/* Why a packet can't leave through a hop of this state. */
-static __always_inline __u32 prog_deliver_unusable(__u32 state)
-{
-	switch (state) {
-	case FR_HOP_NEIGHBOUR:
-		return reason_deliver_no_neighbour;
-	case FR_HOP_LOCAL:
-		return reason_deliver_local;
-	case FR_HOP_UNREACHABLE:
-		return reason_deliver_unreachable;
-	case FR_HOP_BLACKHOLE:
-		return reason_deliver_blackhole;
-	case FR_HOP_PROHIBIT:
-		return reason_deliver_prohibit;
-	default:
-		return reason_deliver_no_route;
-	}
-}
-
 /* What is the same for all receivers. */
 struct prog_deliver_same1 {
 	__u32 kind0;
@@ -271,7 +252,7 @@ static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan
 		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  prog_deliver_unusable(r->hop_remote.state));
+				  fr_indirect(&r->hop_remote, reason_deliver_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
 	return prog_deliver_copy1(same, skb, front, r);
@@ -521,7 +502,7 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 		return fr_decline(r->receiver, skb->len, reason_deliver_udp_checksum);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  prog_deliver_unusable(r->hop_remote.state));
+				  fr_indirect(&r->hop_remote, reason_deliver_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
 	return prog_deliver_copy2(same, skb, front, r);
