@@ -31,7 +31,7 @@ func main() {
 // Report is the result of a run.
 type Report struct {
 	Kernel  string       `json:"kernel"`
-	Pending bool         `json:"pending_checksums"`
+	Partial bool         `json:"partial_checksums"`
 	CPUs    int          `json:"cpus"`
 	Cost    *Cost        `json:"cost,omitempty"`
 	Through []Comparison `json:"through,omitempty"`
@@ -48,7 +48,7 @@ func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across "+
 		"namespaces) or fanout (one to many)")
-	pending := flag.Bool("pending", false, "send packets with pending checksums, as from a virtual machine on the "+
+	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
 	offload := flag.Bool("offload", false, "leave it to the device to cut super-packets of a user-space relay, as "+
@@ -63,7 +63,7 @@ func run() error {
 		return errors.New("two processors are needed: one for the load, one for the relay")
 	}
 	runs := func(part string) bool { return *only == "" || *only == part }
-	report := Report{Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Pending: *pending}
+	report := Report{Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Partial: *partial}
 	fmt.Printf("Linux %s, %d processors\n", report.Kernel, report.CPUs)
 	var err error
 	if runs("kernel") {
@@ -77,7 +77,7 @@ func run() error {
 		return err
 	}
 	if runs("path") {
-		if report.Through, err = measurePath(*rounds, *pending); err != nil {
+		if report.Through, err = measurePath(*rounds, *partial); err != nil {
 			return err
 		}
 		printPath(os.Stdout, report.Through)

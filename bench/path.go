@@ -18,7 +18,7 @@ type Comparison struct {
 }
 
 // measurePath compares all variants on all kinds of traffic.
-func measurePath(rounds int, pending bool) ([]Comparison, error) {
+func measurePath(rounds int, partial bool) ([]Comparison, error) {
 	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
 	if err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func measurePath(rounds int, pending bool) ([]Comparison, error) {
 	defer busy.Close()
 	var paths []*turnlab.Path
 	for _, v := range variants {
-		p, err := turnlab.NewPath(v, pending)
+		p, err := turnlab.NewPath(v, partial)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", v, err)
 		}

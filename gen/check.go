@@ -37,7 +37,7 @@ func (c *compiler) kernel() {
 			for _, a := range fx.Admits {
 				need(5, 12, "admit ("+atomics+")", a.Pos)
 			}
-			for _, d := range fx.Draws {
+			for _, d := range fx.Allocs {
 				need(5, 12, "alloc ("+atomics+")", d.Pos)
 			}
 		}

@@ -110,7 +110,7 @@ var (
 		"`emit` gives a value to each field of a declared event. A rule that sends no copy to a receiver has\n"+
 			"nothing to report.",
 		`do: [{emit: sent: {}}, "pass"]`, `do: [{emit: sent: number: "rtp.sequence"}, "pass"]`)
-	codeDraw = diag.Define("FR0225", "a number that can't be allocated here",
+	codeAlloc = diag.Define("FR0225", "a number that can't be allocated here",
 		"alloc takes a number from a counter of a row; translate finds or makes one in a translation of a\n"+
 			"row. Both are allowed in values of let, set, push, mark and emit. Conditions have no side effects,\n"+
 			"so they can't use them.",

@@ -19,11 +19,11 @@ type effects struct {
 	ir.Effects
 	late      []ir.Stmt // after all checks that don't depend on what they find
 	lateVars  map[*ir.Var]bool
-	drawnVars map[*ir.Var]bool
+	allocated map[*ir.Var]bool
 }
 
 func newEffects() *effects {
-	return &effects{lateVars: map[*ir.Var]bool{}, drawnVars: map[*ir.Var]bool{}}
+	return &effects{lateVars: map[*ir.Var]bool{}, allocated: map[*ir.Var]bool{}}
 }
 
 func (fx *effects) clone() *effects {
@@ -32,8 +32,8 @@ func (fx *effects) clone() *effects {
 	return &c
 }
 
-// drawing lowers an expression that may have effects.
-func (w *rewriter) drawing(e *spec.Expr) (val, bool) {
+// withEffects lowers an expression that may have effects.
+func (w *rewriter) withEffects(e *spec.Expr) (val, bool) {
 	w.scope.fx = w.fx
 	defer func() { w.scope.fx = nil }()
 	return w.value(e)
@@ -43,7 +43,7 @@ func (w *rewriter) drawing(e *spec.Expr) (val, bool) {
 func (w *rewriter) lets(a *spec.Action) {
 	for _, as := range a.Set {
 		name := as.Target.Path[0]
-		v, ok := w.drawing(as.Value)
+		v, ok := w.withEffects(as.Value)
 		if !ok {
 			continue
 		}
@@ -65,8 +65,8 @@ func (w *rewriter) lets(a *spec.Action) {
 // emitLet puts a Let where its value is known.
 func (w *rewriter) emitLet(l *ir.Let) {
 	switch {
-	case reads(l.Value, w.fx.drawnVars):
-		w.fx.drawnVars[l.Var] = true
+	case reads(l.Value, w.fx.allocated):
+		w.fx.allocated[l.Var] = true
 		w.fx.Lets = append(w.fx.Lets, l)
 	case reads(l.Value, w.fx.lateVars):
 		w.fx.lateVars[l.Var] = true
@@ -91,7 +91,7 @@ func (s *scope) effectful(e *spec.Expr) bool {
 	if s.fx != nil {
 		return true
 	}
-	s.fail(codeDraw, e.Pos, "%s can't stand here", e.Fn.Value).
+	s.fail(codeAlloc, e.Pos, "%s can't stand here", e.Fn.Value).
 		WithHint("give its value a name in front: {let: number: \"%s(…)\"}; it stands in values of let, set, push, "+
 			"mark and emit, and not where it may be left out", e.Fn.Value)
 	return false
@@ -111,7 +111,7 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 			WithHint("declare the value with type \"counter\"")
 		return val{}, false
 	}
-	d := &ir.Draw{Var: s.newVar(v.member.Name, ir.UintType(64), 0), Row: v.row, Member: v.member, Step: 1, Pos: e.Pos}
+	d := &ir.Alloc{Var: s.newVar(v.member.Name, ir.UintType(64), 0), Row: v.row, Member: v.member, Step: 1, Pos: e.Pos}
 	if len(e.Args) == 2 {
 		if e.Args[1].Op != spec.OpInt || e.Args[1].Int == 0 {
 			s.fail(codeType, e.Args[1].Pos, "the step is a constant above 0")
@@ -119,8 +119,8 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 		}
 		d.Step = e.Args[1].Int
 	}
-	s.fx.Draws = append(s.fx.Draws, d)
-	s.fx.drawnVars[d.Var] = true
+	s.fx.Allocs = append(s.fx.Allocs, d)
+	s.fx.allocated[d.Var] = true
 	return val{t: ir.UintType(64), x: &ir.VarRef{Var: d.Var}, max: ^uint64(0), pos: e.Pos, wraps: true}, true
 }
 
@@ -147,18 +147,18 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if len(own.late) > 0 {
-		s.fail(codeDraw, e.Args[2].Pos, "a translation can't be made from another one")
+		s.fail(codeAlloc, e.Args[2].Pos, "a translation can't be made from another one")
 		return val{}, false
 	}
-	if reads(key.x, outer.drawnVars) || reads(value.x, outer.drawnVars) {
-		s.fail(codeDraw, e.Pos, "a translation is made before numbers are allocated for the packet").
+	if reads(key.x, outer.allocated) || reads(value.x, outer.allocated) {
+		s.fail(codeAlloc, e.Pos, "a translation is made before numbers are allocated for the packet").
 			WithHint("allocate the number inside: translate(…, …, alloc(…))")
 		return val{}, false
 	}
 	out := s.newVar(table.member.Name, ir.UintType(64), 0)
 	outer.late = append(outer.late, &ir.Translate{
-		Var: out, Row: table.row, Member: table.member, Key: key.x, Draws: own.Draws, Value: value.x,
-		Pending: s.went("translating", "another processor is making the translation", e.Pos),
+		Var: out, Row: table.row, Member: table.member, Key: key.x, Allocs: own.Allocs, Value: value.x,
+		Unfinished: s.went("translating", "another processor is making the translation", e.Pos),
 		Full:    s.went("translations_full", "the table of translations is full", e.Pos), Pos: e.Pos,
 	})
 	outer.lateVars[out] = true

@@ -115,7 +115,7 @@ func (w *rewriter) emit(a *spec.Action) {
 			continue
 		}
 		given[name] = true
-		v, ok := w.drawing(as.Value)
+		v, ok := w.withEffects(as.Value)
 		if !ok {
 			continue
 		}

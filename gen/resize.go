@@ -42,12 +42,12 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 		}
 		last = o.index
 	}
-	pending, static := false, true
+	partial, static := false, true
 	for _, o := range w.hdrs[:change] {
 		if slices.ContainsFunc(o.h.Fields, func(f *spec.Field) bool {
 			return f.Checksum != nil && f.Checksum.Offloaded
 		}) {
-			pending = true
+			partial = true
 		}
 		static = static && o.size >= 0
 	}
@@ -61,17 +61,17 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	outer := w.outermost()
 	headers := isIP(outer) && stays && static
 	switch {
-	case outer != nil && outer.Metadata == "vlan" && !(pending && w.family == 0 && change == len(w.hdrs)):
+	case outer != nil && outer.Metadata == "vlan" && !(partial && w.family == 0 && change == len(w.hdrs)):
 		emit(w.blk, &ir.Up{
 			Reason: w.went("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
 			Pos:    pos,
 		})
 		return false
-	case pending && headers:
+	case partial && headers:
 		rw.Resize = ir.MoveEither
-	case pending && w.family == 0 && !w.popInner && change == len(w.hdrs):
+	case partial && w.family == 0 && !w.popInner && change == len(w.hdrs):
 		rw.Resize = ir.MovePayload
-	case !pending && headers:
+	case !partial && headers:
 		rw.Resize = ir.MoveHeaders
 	default:
 		why := "no transport header whose checksum the spec knows is in front of the change"

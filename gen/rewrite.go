@@ -94,8 +94,8 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	g := &ir.Guard{Cond: cond, Reason: reason, Pos: pos}
 	switch {
 	case isTrue(cond):
-	case reads(cond, w.fx.drawnVars):
-		w.fail(codeDraw, pos, "a number that is allocated can't decide whether the packet leaves, and this value "+
+	case reads(cond, w.fx.allocated):
+		w.fail(codeAlloc, pos, "a number that is allocated can't decide whether the packet leaves, and this value "+
 			"doesn't always fit")
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
@@ -228,7 +228,7 @@ func (w *rewriter) push(a *spec.Action) {
 
 // pushed gives a field of a pushed header the value that the spec gives.
 func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
-	v, ok := w.drawing(as.Value)
+	v, ok := w.withEffects(as.Value)
 	if !ok {
 		return
 	}

@@ -389,8 +389,8 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 
 // drop ends a rule without a packet.
 func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
-	if len(w.fx.Draws) > 0 {
-		w.fail(codeDraw, w.fx.Draws[0].Pos, "a number is allocated for a packet that leaves, and this rule drops it")
+	if len(w.fx.Allocs) > 0 {
+		w.fail(codeAlloc, w.fx.Allocs[0].Pos, "a number is allocated for a packet that leaves, and this rule drops it")
 		return
 	}
 	emit(w.blk, w.guards...)

@@ -16,7 +16,7 @@ func (w *rewriter) set(a *spec.Action) {
 		if !ok {
 			continue
 		}
-		v, ok := w.drawing(as.Value)
+		v, ok := w.withEffects(as.Value)
 		if !ok {
 			continue
 		}
@@ -167,7 +167,7 @@ func (w *rewriter) announces(pl *fieldRef) bool {
 func (w *rewriter) mark(a *spec.Action) {
 	for _, as := range a.Set {
 		name := as.Target.Path[0].Value
-		v, ok := w.drawing(as.Value)
+		v, ok := w.withEffects(as.Value)
 		if !ok {
 			continue
 		}

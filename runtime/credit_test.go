@@ -31,24 +31,24 @@ func onEach(times int, f func(cpu int)) *sync.WaitGroup {
 	return &wg
 }
 
-// Millions of numbers, drawn by programs on all processors and by goroutines at the same time: none twice, none left
+// Millions of numbers, allocated by programs on all processors and by goroutines at the same time: none twice, none left
 // out.
 func TestAlloc(t *testing.T) {
 	r := loadGroups(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	c := v.State(0).(*Counter)
-	drawn, err := mapmem.Map(r.coll.Maps["drawn"])
+	allocated, err := mapmem.Map(r.coll.Maps["allocated"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	var twice atomic.Int64
 	mark := func(n uint64) {
 		for {
-			old := drawn.Load64(uint32(n/64), 0)
+			old := allocated.Load64(uint32(n/64), 0)
 			switch {
 			case old&(1<<(n%64)) != 0:
 				twice.Add(1)
-			case !drawn.CompareAndSwap64(uint32(n/64), 0, old, old|1<<(n%64)):
+			case !allocated.CompareAndSwap64(uint32(n/64), 0, old, old|1<<(n%64)):
 				continue
 			}
 			return
@@ -58,7 +58,7 @@ func TestAlloc(t *testing.T) {
 	batches := max(80/goruntime.NumCPU(), 1) // of each of two threads on each processor
 	programs := onEach(2, func(int) {
 		for range batches {
-			runOn(t, r, "draw", groupPacket(v.at, 0), batch)
+			runOn(t, r, "alloc", groupPacket(v.at, 0), batch)
 		}
 	})
 	want := uint64(2 * goruntime.NumCPU() * batches * batch)
@@ -81,16 +81,16 @@ func TestAlloc(t *testing.T) {
 	programs.Wait()
 	goroutines.Wait()
 	if got := c.Load(); got != want {
-		t.Errorf("%d numbers drawn, the counter is at %d", want, got)
+		t.Errorf("%d numbers allocated, the counter is at %d", want, got)
 	}
 	for n := range want {
-		if drawn.Load64(uint32(n/64), 0)&(1<<(n%64)) == 0 {
-			t.Fatalf("%d was never drawn", n)
+		if allocated.Load64(uint32(n/64), 0)&(1<<(n%64)) == 0 {
+			t.Fatalf("%d was never allocated", n)
 		}
 	}
 	var kernelTwice uint64
 	if err := r.coll.Variables["twice"].Get(&kernelTwice); err != nil || kernelTwice > 0 || twice.Load() > 0 {
-		t.Errorf("%d and %d numbers were drawn twice, %v", kernelTwice, twice.Load(), err)
+		t.Errorf("%d and %d numbers were allocated twice, %v", kernelTwice, twice.Load(), err)
 	}
 	t.Logf("%d numbers", want)
 }
@@ -101,7 +101,7 @@ func TestCredit(t *testing.T) {
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	credits := v.State(1).([]*Credit)
 	c := credits[0]
-	if len(credits) != 2 || c.Limit() != 0 || c.Spend(1) != ErrRefused || runOn(t, r, "draw", groupPacket(v.at, 0),
+	if len(credits) != 2 || c.Limit() != 0 || c.Spend(1) != ErrRefused || runOn(t, r, "alloc", groupPacket(v.at, 0),
 		1) != 0 {
 		t.Errorf("%d credits, limit %d", len(credits), c.Limit())
 	}
@@ -111,7 +111,7 @@ func TestCredit(t *testing.T) {
 	defer stop.Store(true)
 	programs := onEach(2, func(int) {
 		for !stop.Load() {
-			runOn(t, r, "draw", groupPacket(v.at, 0), 10_000)
+			runOn(t, r, "alloc", groupPacket(v.at, 0), 10_000)
 		}
 	})
 	var goroutines sync.WaitGroup
@@ -310,8 +310,8 @@ func TestTranslation(t *testing.T) {
 		t.Errorf("deleted again: %v", err)
 	}
 	// A value that is being made is none yet.
-	key, pending := tr.key(9), make([]byte, abi.TranslationSize)
-	if err := r.spaces.m.Put(key, pending); err != nil {
+	key, unfinished := tr.key(9), make([]byte, abi.TranslationSize)
+	if err := r.spaces.m.Put(key, unfinished); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok, err := tr.Get(9); ok || err != nil {

@@ -57,7 +57,7 @@ func groupsDesc() *abi.Desc {
 		Programs: []abi.Program{
 			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed},
 				{Name: "no_subs", Kind: abi.ReasonPunted}, {Name: "ring_full", Kind: abi.ReasonPunted}}},
-			{Name: "draw", Hook: abi.HookIngress, Base: 3}, {Name: "translate", Hook: abi.HookIngress, Base: 3},
+			{Name: "alloc", Hook: abi.HookIngress, Base: 3}, {Name: "translate", Hook: abi.HookIngress, Base: 3},
 		},
 		Levels: 2, Receivers: 129, Credits: 397, Shared: 133, Translations: 1024, Ring: 65536,
 	}
@@ -215,7 +215,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("closed again: %v", err)
 	}
 	if _, ok := skipped.Alloc(1); ok || skipped.Load() != 0 {
-		t.Error("the counter of a receiver that is gone draws numbers")
+		t.Error("the counter of a receiver that is gone allocates numbers")
 	}
 	if _, err := g.Add(bg, subscriber(1, 1)...); !errors.Is(err, ErrClosed) {
 		t.Errorf("added to a closed group: %v", err)

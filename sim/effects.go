@@ -76,7 +76,7 @@ func (r *run) before(e *effects) (taken []spent, ok bool) {
 			taken = append(taken, spent{credit, amount})
 		}
 	}
-	r.draw(e.ir.Draws)
+	r.alloc(e.ir.Allocs)
 	for _, s := range e.ir.Lets {
 		r.assign(s.Var, r.any(s.Value))
 	}
@@ -249,9 +249,9 @@ func (c *Credit) overdrawTimed(cost, now uint64) (amount uint64) {
 	return takes
 }
 
-// draw takes numbers from shared counters.
-func (r *run) draw(draws []*ir.Draw) {
-	for _, s := range draws {
+// alloc takes numbers from shared counters.
+func (r *run) alloc(allocs []*ir.Alloc) {
+	for _, s := range allocs {
 		var v value
 		if c := r.shared(s.Row, s.Member); c != nil {
 			v.u = *c
@@ -270,7 +270,7 @@ const (
 )
 
 // translate finds or makes the value of a key; it reports whether that stopped the packet or the receiver's turn. What
-// is found pending is being made on another processor.
+// is found unfinished is being made on another processor.
 func (r *run) translate(n *node, s *ir.Translate) bool {
 	namespace := uint32(littleEndian(r.member(s.Row, s.Member, ir.Whole)))
 	key := TranslationKey{Key: r.uint(s.Key), Namespace: namespace}
@@ -281,7 +281,7 @@ func (r *run) translate(n *node, s *ir.Translate) bool {
 	switch {
 	case known && !t.Done:
 		n.outcomes[translationPending].Hits++
-		return r.stop(s.Pending)
+		return r.stop(s.Unfinished)
 	case known:
 		n.outcomes[translationKnown].Hits++
 	case namespace == 0 || len(r.relay.Translations) >= r.relay.plan.Translations:
@@ -289,7 +289,7 @@ func (r *run) translate(n *node, s *ir.Translate) bool {
 		return r.stop(s.Full)
 	default:
 		n.outcomes[translationNew].Hits++
-		r.draw(s.Draws)
+		r.alloc(s.Allocs)
 		t = Translation{Value: r.uint(s.Value), Done: true}
 		if r.err != nil {
 			return true

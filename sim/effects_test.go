@@ -154,7 +154,7 @@ func TestAllOrNone(t *testing.T) {
 	fp := newFanPlan()
 	fp.copy.Emits = []*ir.Emit{fp.emit(fp.required)}
 	fp.copy.Admits = []*ir.Admit{fp.admit(fp.bucket, num(1)), fp.admit(fp.credit, num(10))}
-	fp.copy.Draws = []*ir.Draw{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 1}}
+	fp.copy.Allocs = []*ir.Alloc{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 1}}
 	s := anna
 	s.bucket, s.credit, s.next = 1, 2, 1
 	r := fp.open(t, s)
@@ -172,7 +172,7 @@ func TestAllOrNone(t *testing.T) {
 
 func TestDraw(t *testing.T) {
 	fp := newFanPlan()
-	fp.copy.Draws = []*ir.Draw{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 4}}
+	fp.copy.Allocs = []*ir.Alloc{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 4}}
 	fp.copy.Rewrite.Stores[2].Value = &ir.VarRef{Var: fp.number}
 	fp.copy.Rewrite.Sums = nil
 	a, b, none := anna, clara, anna
@@ -194,12 +194,12 @@ func TestDraw(t *testing.T) {
 
 func TestTranslate(t *testing.T) {
 	fp := newFanPlan() // with room for 2 translations
-	drawn := &ir.Var{Name: "drawn", Type: ir.UintType(64)}
-	fp.program.Vars = append(fp.program.Vars, drawn)
+	id := &ir.Var{Name: "id", Type: ir.UintType(64)}
+	fp.program.Vars = append(fp.program.Vars, id)
 	fp.fan.Each = slices.Insert(fp.fan.Each, 2, ir.Stmt(&ir.Translate{
-		Var: fp.number, Row: fp.row, Member: fp.names, Key: load(44, 16), Pending: fanPending, Full: fanFull,
-		Draws: []*ir.Draw{{Var: drawn, Row: fp.row, Member: fp.next, Step: 4}},
-		Value: bin(ir.Add, &ir.VarRef{Var: drawn}, num(1)),
+		Var: fp.number, Row: fp.row, Member: fp.names, Key: load(44, 16), Unfinished: fanUnfinished, Full: fanFull,
+		Allocs: []*ir.Alloc{{Var: id, Row: fp.row, Member: fp.next, Step: 4}},
+		Value:  bin(ir.Add, &ir.VarRef{Var: id}, num(1)),
 	}))
 	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
 	fp.copy.Emits[0].Values[0].Value = &ir.VarRef{Var: fp.number}
@@ -227,7 +227,7 @@ func TestTranslate(t *testing.T) {
 		t.Errorf("translations %+v", r.Translations)
 	}
 	r.Translations[sim.TranslationKey{Key: 16, Namespace: 2}] = sim.Translation{}
-	if _, turns = fp.run(t, r); turns[2] != "pending" || r.Shared[1] != 48 {
+	if _, turns = fp.run(t, r); turns[2] != "unfinished" || r.Shared[1] != 48 {
 		t.Errorf("turns %v, counter %d", turns, r.Shared[1])
 	}
 	for _, p := range r.Coverage() {

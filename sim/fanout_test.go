@@ -173,7 +173,7 @@ func TestRefusedClone(t *testing.T) {
 	fp := newFanPlan()
 	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told), fp.emit(fp.required)}
 	fp.copy.Admits = []*ir.Admit{fp.admit(fp.credit, num(100)), fp.admit(fp.bucket, num(3))}
-	fp.copy.Draws = []*ir.Draw{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 1}}
+	fp.copy.Allocs = []*ir.Alloc{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 1}}
 	fp.copy.Counts = []*ir.Count{{Row: fp.row, Member: fp.next, By: num(1000)}}
 	rich := anna
 	rich.credit, rich.bucket, rich.next = 1, 2, 1
@@ -199,7 +199,7 @@ func TestRefusedClone(t *testing.T) {
 	if got := r.Credits[2].Spent; got != 1e9+600e6 {
 		t.Errorf("bucket: spent up to %d", got)
 	}
-	if got := r.Shared[1]; got != 2003 { // 3 drawn, 2 counted
+	if got := r.Shared[1]; got != 2003 { // 3 allocated, 2 counted
 		t.Errorf("counter %d, want 2003", got)
 	}
 	var records []string

@@ -18,7 +18,7 @@ type fanPlan struct {
 	row     *ir.Row
 	fan     *ir.FanOut
 	copy    *ir.Copy
-	number  *ir.Var // what a test draws or translates
+	number  *ir.Var // what a test allocates or translates
 
 	remote, credits, credit, bucket, next, names, layer, hop, identity *ir.Member
 
@@ -38,7 +38,7 @@ const (
 	fanTooBig
 	fanCredit
 	fanContended
-	fanPending
+	fanUnfinished
 	fanFull
 	fanRing
 	fanDropped
@@ -135,7 +135,7 @@ func newFanPlan() *fanPlan {
 			{Name: "refused_clone", Kind: ir.Declined},
 			{Name: "layer", Kind: ir.Declined}, {Name: "hop", Kind: ir.Declined}, {Name: "too_big", Kind: ir.Declined},
 			{Name: "credit", Kind: ir.Declined}, {Name: "contended", Kind: ir.Declined},
-			{Name: "pending", Kind: ir.Declined},
+			{Name: "unfinished", Kind: ir.Declined},
 			{Name: "full", Kind: ir.Declined}, {Name: "ring", Kind: ir.Declined}, {Name: "dropped", Kind: ir.Dropped},
 			{Name: "up_ring", Kind: ir.Punted}, {Name: "up_credit", Kind: ir.Punted},
 		},

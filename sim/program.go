@@ -125,7 +125,7 @@ func (b *builder) node(s ir.Stmt) *node {
 		}
 	case *ir.Translate:
 		n.ran = b.point(s.Pos, "translate "+s.Var.Name)
-		for _, what := range []string{"known", "new", b.stop(s.Pending), b.stop(s.Full)} {
+		for _, what := range []string{"known", "new", b.stop(s.Unfinished), b.stop(s.Full)} {
 			n.outcomes = append(n.outcomes, b.outcome(s.Pos, "translate "+s.Var.Name+": "+what))
 		}
 	case *ir.Copy:

@@ -16,7 +16,7 @@ const (
 func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
 	p := r.packet.Partial
 	for _, s := range w.Sums {
-		if r.pending(s) {
+		if r.partial(s) {
 			by := r.offset(s.New) - r.offset(s.Old)
 			return Partial{p.Start + by, p.Field + by}
 		}

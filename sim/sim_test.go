@@ -170,7 +170,7 @@ func TestPendingChecksum(t *testing.T) {
 	}
 	want := pseudo("192.0.2.1", "203.0.113.9", 8+5)
 	if sum := binary.BigEndian.Uint16(res.Packet.Data[40:]); sum != want {
-		t.Errorf("pending checksum %04x, want %04x", sum, want)
+		t.Errorf("partial checksum %04x, want %04x", sum, want)
 	}
 }
 

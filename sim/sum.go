@@ -65,7 +65,7 @@ func (r *run) region(at, n, limit int, what string) []byte {
 
 // sum computes a checksum of the packet that leaves.
 func (r *run) sum(s *ir.Sum) uint16 {
-	if r.pending(s) {
+	if r.partial(s) {
 		old := r.old(s)
 		sum := sumAdd(sumAdd(old, r.terms(s.NewPseudo, s.Name)), sumNeg(r.terms(s.OldPseudo, s.Name)))
 		if sum == 0 {
@@ -76,8 +76,8 @@ func (r *run) sum(s *ir.Sum) uint16 {
 	return r.followed(s)
 }
 
-// pending reports whether a checksum is left to a device. Of a GSO packet, outer ones are left to whoever cuts it, too.
-func (r *run) pending(s *ir.Sum) bool {
+// partial reports whether a checksum is left to a device. Of a GSO packet, outer ones are left to whoever cuts it, too.
+func (r *run) partial(s *ir.Sum) bool {
 	p := r.packet.Partial
 	if s.Fresh || !s.Offloaded || p == (Partial{}) {
 		return false
@@ -86,7 +86,7 @@ func (r *run) pending(s *ir.Sum) bool {
 	return at == p.Field || r.packet.GSO != 0 && at < p.Start && !(s.Absent && r.old(s) == 0)
 }
 
-// stuck reports whether a checksum of a rewrite seems to be pending at an odd offset, where a program that infers can't
+// stuck reports whether a checksum of a rewrite seems to be partial at an odd offset, where a program that infers can't
 // have the kernel finish it.
 func (r *run) stuck(w *ir.Rewrite) bool {
 	return w != nil && r.relay.World.Infers && slices.ContainsFunc(w.Sums, func(s *ir.Sum) bool {
@@ -104,7 +104,7 @@ func (r *run) stuck(w *ir.Rewrite) bool {
 // old is the checksum of the packet that came.
 func (r *run) old(s *ir.Sum) uint64 { return bigEndian(r.bytesAt(s.Old, 2, s.Name)) }
 
-// followed computes a checksum that isn't pending from what changes. To a checksum that covers this one, it makes no
+// followed computes a checksum that isn't partial from what changes. To a checksum that covers this one, it makes no
 // difference whether this one is partial: what leaves in the end is the same.
 func (r *run) followed(s *ir.Sum) uint16 {
 	if s.Fresh {

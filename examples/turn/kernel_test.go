@@ -267,18 +267,18 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 	check(t, testnet.Until(wait, fmt.Sprintf("%d packets captured", n), func() bool { return count() >= n }))
 	frames, err := c.Stop()
 	check(t, err)
-	pending := 0
+	partial := 0
 	for _, f := range frames {
 		if err := f.Check(); err != nil {
 			t.Errorf("%v: % x", err, f.Data)
 		}
 		if f.Partial {
-			pending++
+			partial++
 		}
 	}
 	check(t, testnet.CheckTshark(frames))
-	if pending == 0 || pending == len(frames) {
-		t.Errorf("%d of %d packets had pending checksums; the test wants both kinds", pending, len(frames))
+	if partial == 0 || partial == len(frames) {
+		t.Errorf("%d of %d packets had partial checksums; the test wants both kinds", partial, len(frames))
 	}
 }
 

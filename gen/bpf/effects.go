@@ -39,8 +39,8 @@ func (e *effects) before() {
 	for i, s := range e.fx.Admits {
 		e.admit(i, s)
 	}
-	for _, s := range e.fx.Draws {
-		e.draw(s)
+	for _, s := range e.fx.Allocs {
+		e.alloc(s)
 	}
 	for _, s := range e.fx.Lets {
 		if e.prog.read.vars[s.Var] {
@@ -152,11 +152,11 @@ func (e *effects) overdraw(i int, s *ir.Admit, credit, spent string) {
 	}
 }
 
-// draw takes a number from a shared counter.
-func (f *function) draw(s *ir.Draw) {
+// alloc takes a number from a shared counter.
+func (f *function) alloc(s *ir.Alloc) {
 	f.quote(s.Pos)
 	f.more = true
-	f.stmt(s.Pos, "%s = fr_draw(%s->%s, %s);", f.set(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
+	f.stmt(s.Pos, "%s = fr_alloc(%s->%s, %s);", f.set(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
 }
 
 // after renders what comes when the packet has left, or is about to and can't be held up any more.

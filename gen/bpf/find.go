@@ -19,12 +19,12 @@ func (f *function) translate(s *ir.Translate) {
 	f.line("struct fr_translation *translation = NULL;")
 	f.stmt(s.Pos, "int how = fr_translation(&key, &translation);")
 	f.line("")
-	f.unless(s.Pos, "how == FR_TRANSLATING", s.Pending)
+	f.unless(s.Pos, "how == FR_TRANSLATING", s.Unfinished)
 	f.unless(s.Pos, "how == FR_TRANSLATIONS_FULL || !translation", s.Full)
 	f.stmt(s.Pos, "if (how == FR_TRANSLATE) {")
 	f.indent++
-	for _, d := range s.Draws {
-		f.draw(d)
+	for _, d := range s.Allocs {
+		f.alloc(d)
 	}
 	f.stmt(s.Pos, "fr_translated(translation, %s);", f.expr(s.Value))
 	f.indent--

@@ -6,13 +6,13 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
 // Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order
 // is: every record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or
-// none, and the packet doesn't leave), Draws, Lets, the rewrite, transmission, records, Counts; what a record holds
+// none, and the packet doesn't leave), Allocs, Lets, the rewrite, transmission, records, Counts; what a record holds
 // is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits back and has
 // no records; its numbers are lost.
 type Effects struct {
 	Emits  []*Emit
 	Admits []*Admit
-	Draws  []*Draw
+	Allocs []*Alloc
 	Lets   []*Let // may read what was allocated
 	Counts []*Count
 }
@@ -27,7 +27,7 @@ func (e *Effects) parts(v *visitor) {
 			s.Count.parts(v)
 		}
 	}
-	for _, s := range e.Draws {
+	for _, s := range e.Allocs {
 		v.sets(s.Var)
 	}
 	for _, s := range e.Lets {
@@ -80,9 +80,9 @@ type Admit struct {
 // AdmitTries bounds the attempts of a compare and swap.
 const AdmitTries = 16
 
-// Draw takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added
+// Alloc takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added
 // in the same atomic operation. Where the index is 0, Var is 0.
-type Draw struct {
+type Alloc struct {
 	Var    *Var
 	Row    *Row
 	Member *Member // Kind Ctr
@@ -90,26 +90,27 @@ type Draw struct {
 	Pos    diag.Pos
 }
 
-// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row
-// that is pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where
-// the table is full, under Full. Of its path's checks only those that read what it finds follow it.
+// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts an
+// unfinished row, does Allocs, computes Value and completes the row. Another processor that finds an unfinished row
+// stops under Unfinished; where the table is full, under Full. Of its path's checks only those that read what it finds
+// follow it.
 type Translate struct {
-	Var     *Var
-	Row     *Row
-	Member  *Member // Kind Translation
-	Key     Expr
-	Draws   []*Draw
-	Value   Expr
-	Pending int
-	Full    int
-	Pos     diag.Pos
+	Var        *Var
+	Row        *Row
+	Member     *Member // Kind Translation
+	Key        Expr
+	Allocs     []*Alloc
+	Value      Expr
+	Unfinished int
+	Full       int
+	Pos        diag.Pos
 }
 
 func (s *Translate) at() diag.Pos { return s.Pos }
 
 func (s *Translate) parts(v *visitor) {
 	v.exprs(s.Key, s.Value)
-	for _, d := range s.Draws {
+	for _, d := range s.Allocs {
 		v.sets(d.Var)
 	}
 	v.sets(s.Var)

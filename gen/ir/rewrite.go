@@ -19,7 +19,7 @@ const (
 	MoveHeaders
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
-	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is pending, else MoveHeaders.
+	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is partial, else MoveHeaders.
 	// See docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
 	MoveEither
 )
@@ -110,7 +110,7 @@ type Sum struct {
 	Fresh    bool   // the header is new: new = ~(New + NewPseudo)
 	Absent   bool   // an old value of 0 means "no checksum" and stays
 	Optional bool
-	// may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to
+	// may be partial. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to
 	// the stack (Forward.NoRoom)
 	Offloaded bool
 	OldTerms  []Term
@@ -148,7 +148,7 @@ type Term struct {
 	Size   int
 	Odd    bool
 	OddIf  Expr
-	New    *Sum // its value when nothing is pending; Size is 2
+	New    *Sum // its value when nothing is partial; Size is 2
 	Region bool
 	At     Off
 	Len    Expr

@@ -66,7 +66,7 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 		}
 		w.line(s.Pos, "%s", text)
 	}
-	w.draws(e.Draws)
+	w.allocs(e.Allocs)
 	for _, s := range e.Lets {
 		w.line(s.Pos, "let %s = %s", s.Var.Name, expr(s.Value))
 	}
@@ -92,9 +92,9 @@ func tagged(part any) (text string) {
 	return text
 }
 
-func (w *writer) draws(draws []*ir.Draw) {
-	for _, s := range draws {
-		w.line(s.Pos, "draw %s = %s.%s += %d", s.Var.Name, s.Row.Name, s.Member.Name, s.Step)
+func (w *writer) allocs(allocs []*ir.Alloc) {
+	for _, s := range allocs {
+		w.line(s.Pos, "alloc %s = %s.%s += %d", s.Var.Name, s.Row.Name, s.Member.Name, s.Step)
 	}
 }
 
@@ -106,9 +106,9 @@ func count(s *ir.Count) string {
 }
 
 func (w *writer) translate(p *ir.Program, s *ir.Translate) {
-	w.line(s.Pos, "translate %s = %s.%s[%s], new: %s, pending: %s, full: %s",
-		s.Var.Name, s.Row.Name, s.Member.Name, expr(s.Key), expr(s.Value), stop(p, s.Pending), stop(p, s.Full))
-	w.nested(func() { w.draws(s.Draws) })
+	w.line(s.Pos, "translate %s = %s.%s[%s], new: %s, unfinished: %s, full: %s",
+		s.Var.Name, s.Row.Name, s.Member.Name, expr(s.Key), expr(s.Value), stop(p, s.Unfinished), stop(p, s.Full))
+	w.nested(func() { w.allocs(s.Allocs) })
 }
 
 func (w *writer) findElement(s *ir.FindElement) {

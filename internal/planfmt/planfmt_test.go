@@ -106,7 +106,7 @@ func TestFanOutText(t *testing.T) {
 	field := &ir.Member{Name: "number", Type: u64, Off: 16}
 	event := &ir.Event{Name: "sent", ID: 1, Required: true, Fields: ir.Struct{Members: []*ir.Member{field}, Size: 24}}
 	row := &ir.Row{Name: "r", Table: table}
-	drawn, width, found, length, value := &ir.Var{Name: "drawn", Type: u64}, &ir.Var{Name: "width", Type: u8},
+	id, width, found, length, value := &ir.Var{Name: "id", Type: u64}, &ir.Var{Name: "width", Type: u8},
 		&ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "length", Type: u8}, &ir.Var{Name: "value", Type: u64}
 	five := &ir.Const{V: 5, T: u64}
 	plan := &ir.Plan{
@@ -135,8 +135,8 @@ func TestFanOutText(t *testing.T) {
 						Reasons: [ir.HopStates]int{5, 5, 5, 5, 5, 5, 5},
 					},
 					&ir.If{Cond: &ir.RowHas{Row: row}, Then: []ir.Stmt{&ir.Skip{Reason: 5}}},
-					&ir.Translate{Var: value, Row: row, Member: names, Key: five, Value: five, Pending: 5, Full: 5,
-						Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 4}}},
+					&ir.Translate{Var: value, Row: row, Member: names, Key: five, Value: five, Unfinished: 5, Full: 5,
+						Allocs: []*ir.Alloc{{Var: id, Row: row, Member: next, Step: 4}}},
 					&ir.Copy{
 						Effects: ir.Effects{
 							Emits: []*ir.Emit{
@@ -146,7 +146,7 @@ func TestFanOutText(t *testing.T) {
 							Admits: []*ir.Admit{{Row: row, Member: credit, Level: five, Cost: five, Floor: five,
 								Refused: 5, Contended: 5,
 								Count: &ir.Count{Row: row, Member: next, By: five}}},
-							Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 1}},
+							Allocs: []*ir.Alloc{{Var: id, Row: row, Member: next, Step: 1}},
 							Lets: []*ir.Let{
 								{
 									Var: width, Value: &ir.Pick{
@@ -213,12 +213,12 @@ program out tc/ingress
           over the MTU: decline declined
         if r?
           skip declined
-        translate value = r.names[5], new: 5, pending: decline declined, full: decline declined
-          draw drawn = r.next += 4
+        translate value = r.names[5], new: 5, unfinished: decline declined, full: decline declined
+          alloc id = r.next += 4
         copy copied through r.hop_to (IPv4) else decline declined
           emit sent{number: 5} to r else decline declined
           admit 5 from r.credit[5] above 5 else decline declined, contended: decline declined, refused: count r.next += 5
-          draw drawn = r.next += 1
+          alloc id = r.next += 1
           let width = pick(r?, 5, varint(5 in width))
           rewrite in place, l2 0, front 0 -> 0
             [42 +varint width] = 5
@@ -292,7 +292,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 		ir.Program{},
 		ir.Reason{}, ir.Forward{}, ir.Rewrite{}, ir.Store{}, ir.Sum{}, ir.Term{}, ir.HopRef{}, ir.CheckHop{},
 		ir.Lookup{},
-		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Draw{}, ir.Translate{}, ir.FindElement{},
+		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Alloc{}, ir.Translate{}, ir.FindElement{},
 		ir.ElementForm{},
 		ir.Count{}, ir.FanOut{}, ir.Copy{}, ir.Skip{}, ir.Pick{}, ir.VarintWord{},
 	} {

@@ -120,7 +120,7 @@ func (w *writer) forward(p *ir.Program, s *ir.Forward) {
 
 var resizes = map[ir.Resize]string{
 	ir.InPlace: "in place", ir.MoveHeaders: "move headers", ir.MovePayload: "move payload",
-	ir.MoveEither: "move payload where a checksum is pending, else headers",
+	ir.MoveEither: "move payload where a checksum is partial, else headers",
 }
 
 func (w *writer) rewrite(r *ir.Rewrite) {

@@ -59,7 +59,7 @@ func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 	case n < 96:
 		g.Tag(&p)
 	case n < 98:
-		g.pendingSum(p.Data, f)
+		g.partialSum(p.Data, f)
 	default:
 		g.setFields(&p, f)
 		g.flip(p.Data)
@@ -255,9 +255,9 @@ func (g *Generator) checksums(b []byte, f *packet.Frame) {
 	}
 }
 
-// pendingSum makes a checksum look as if it were left to a device: the field is the sum of the pseudo-header. Half of
+// partialSum makes a checksum look as if it were left to a device: the field is the sum of the pseudo-header. Half of
 // the time it is right all the same, because the rest of what it covers adds up to what makes it so.
-func (g *Generator) pendingSum(b []byte, f *packet.Frame) {
+func (g *Generator) partialSum(b []byte, f *packet.Frame) {
 	for i, sp := range slices.Backward(f.Spans) {
 		for _, pl := range sp.Places {
 			if c := pl.Field.Checksum; c == nil || !c.Offloaded || c.Covers != "all" {

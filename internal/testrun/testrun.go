@@ -215,7 +215,7 @@ func Shows(p *sim.Packet) string {
 	case p.VLAN != nil:
 		return "the VLAN tag is in the metadata"
 	case p.Partial != (sim.Partial{}):
-		return "the checksum is pending"
+		return "the checksum is partial"
 	case len(p.Data) < 14 || len(p.Data) > MaxFrame:
 		return fmt.Sprintf("the frame has %d bytes", len(p.Data))
 	case p.Link == ir.ToHost && [6]byte(p.Data) == [6]byte{}:

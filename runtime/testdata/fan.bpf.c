@@ -38,12 +38,12 @@ struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, RING); } fr_eve
 struct inner { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __uint(key_size, 4); __uint(value_size, sizeof(struct list)); };
 struct { __uint(type, BPF_MAP_TYPE_HASH_OF_MAPS); __uint(max_entries, GROUPS); __type(key, __u32); __array(values, struct inner); } grp_subs SEC(".maps");
 
-// Which numbers were drawn, one bit each; the first WORDS * 64.
+// Which numbers were allocated, one bit each; the first WORDS * 64.
 #define WORDS 65536
-ARRAY(drawn, BPF_MAP_TYPE_ARRAY, __u64, WORDS, BPF_F_MMAPABLE);
+ARRAY(allocated, BPF_MAP_TYPE_ARRAY, __u64, WORDS, BPF_F_MMAPABLE);
 
 __u64 packets; // how many came
-__u64 twice;   // numbers that were drawn before
+__u64 twice;   // numbers that were allocated before
 
 enum { fanned, no_group, ring_full };
 
@@ -138,8 +138,8 @@ SEC("tc") int prog_fan(struct __sk_buff *skb)
 	return reason(skb, fanned);
 }
 
-// Draws a number and marks it, and spends a unit, of the receiver whose row is named.
-SEC("tc") int prog_draw(struct __sk_buff *skb)
+// Allocates a number and marks it, and spends a unit, of the receiver whose row is named.
+SEC("tc") int prog_alloc(struct __sk_buff *skb)
 {
 	__u64 *n, *word, number, bit, spent, limit;
 	struct credit *c;
@@ -158,7 +158,7 @@ SEC("tc") int prog_draw(struct __sk_buff *skb)
 	number = __sync_fetch_and_add(n, 1);
 	bit = 1ULL << (number & 63);
 	at = number >> 6;
-	word = bpf_map_lookup_elem(&drawn, &at);
+	word = bpf_map_lookup_elem(&allocated, &at);
 	if (word && __sync_fetch_and_or(word, bit) & bit)
 		__sync_fetch_and_add(&twice, 1);
 	c = bpf_map_lookup_elem(&fr_credits, &r->credit);

@@ -64,10 +64,10 @@ type CaseCredit struct {
 
 // CaseTranslation is a row of the table of translations.
 type CaseTranslation struct {
-	Namespace uint32 `json:"namespace"`
-	Key       uint64 `json:"key"`
-	Value     uint64 `json:"value"`
-	Pending   bool   `json:"pending,omitempty"`
+	Namespace  uint32 `json:"namespace"`
+	Key        uint64 `json:"key"`
+	Value      uint64 `json:"value"`
+	Unfinished bool   `json:"unfinished,omitempty"`
 }
 
 // CasePacket is a packet and the program that it comes to.

@@ -80,7 +80,7 @@ func (c *Case) putFanOut(b *bench, bytes func(string) []byte) error {
 	}
 	for _, saved := range c.Names {
 		m.Translations[sim.TranslationKey{Key: saved.Key, Namespace: saved.Namespace}] = sim.Translation{
-			Value: saved.Value, Done: !saved.Pending,
+			Value: saved.Value, Done: !saved.Unfinished,
 		}
 	}
 	return nil

@@ -152,9 +152,9 @@ var fanOutFaults = []fault{
 		e.Required, s.Full, s.Event = false, -1, &e
 		return was
 	})},
-	{where: "back end", spec: "credits", what: "the number is drawn twice", plan: effects(func(fx *ir.Effects) bool {
-		was := len(fx.Draws) > 0
-		fx.Draws = append(fx.Draws, fx.Draws...)
+	{where: "back end", spec: "credits", what: "the number is allocated twice", plan: effects(func(fx *ir.Effects) bool {
+		was := len(fx.Allocs) > 0
+		fx.Allocs = append(fx.Allocs, fx.Allocs...)
 		return was
 	})},
 	{where: "back end", spec: "credits", what: "a record has another value",
@@ -168,9 +168,9 @@ var fanOutFaults = []fault{
 	{where: "back end", spec: "overdraft", what: "what is overdrawn isn't counted",
 		plan: admitted(func(s *ir.Admit) bool { was := s.Overdraft && s.Count != nil; s.Count = nil; return was })},
 	{where: "back end", spec: "numbers", what: "a step of one more", plan: effects(func(fx *ir.Effects) bool {
-		was := len(fx.Draws) > 0
+		was := len(fx.Allocs) > 0
 		if was {
-			fx.Draws[0].Step++
+			fx.Allocs[0].Step++
 		}
 		return was
 	})},
@@ -179,7 +179,7 @@ var fanOutFaults = []fault{
 	{where: "back end", spec: "numbers", what: "new translations take no number",
 		plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Value = number(5); return true })},
 	{where: "back end", spec: "numbers", what: "a translation that is being made counts as one too many",
-		plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Pending = s.Full; return true })},
+		plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Unfinished = s.Full; return true })},
 	{where: "back end", spec: "elements", what: "elements are one byte too short",
 		plan: form(func(f *ir.ElementForm) bool { f.Bias--; return true })},
 	{where: "back end", spec: "elements", what: "padding is an element",

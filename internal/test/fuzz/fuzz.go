@@ -42,7 +42,7 @@ type Report struct {
 	Copies     int // of packets, sent to receivers
 	Declined   int // turns of receivers without a copy
 	Events     int // records for user space
-	Pending    int // packets whose checksum was left to a device; RunLive only
+	Partial    int // packets whose checksum was left to a device; RunLive only
 	Super      int // GSO packets; RunLive only
 	Verdicts   map[sim.Verdict]int
 	Elapsed    time.Duration

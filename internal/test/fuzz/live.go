@@ -178,7 +178,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 	for _, w := range want {
 		l.report.Verdicts[w.res.Verdict]++
 		if w.came.Packet.Partial != (sim.Partial{}) {
-			l.report.Pending++
+			l.report.Partial++
 		}
 		if w.came.Packet.GSO != 0 {
 			l.report.Super++

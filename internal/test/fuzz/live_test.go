@@ -51,7 +51,7 @@ func TestLiveAgrees(t *testing.T) {
 						"kernel",
 						r.Packets, r.Rate(), n[sim.VerdictSent], n[sim.VerdictPass], n[sim.VerdictDrop],
 						n[sim.VerdictUp],
-						r.Pending, r.Super, r.Decoded, r.Refused)
+						r.Partial, r.Super, r.Decoded, r.Refused)
 					if r.Difference != nil {
 						t.Fatalf("kernel and model differ: %s", r.Difference.Text)
 					}

@@ -177,9 +177,9 @@ func (s *scope) let() string {
 			s.refs = append(s.refs, ref{text: name, t: typ{kind: boolKind}})
 			continue
 		case 1:
-			if x := s.draw(); x != "" {
+			if x := s.allocating(); x != "" {
 				out = append(out, fmt.Sprintf("%s: %q", label(name), x))
-				s.drawn = append(s.drawn, name)
+				s.late = append(s.late, name)
 				continue
 			}
 		}
@@ -190,9 +190,9 @@ func (s *scope) let() string {
 	return "{let: " + s.braces(out) + "}"
 }
 
-// draw makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row has
+// allocating makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row has
 // any.
-func (s *scope) draw() string {
+func (s *scope) allocating() string {
 	if t, ok := s.chooseShared(translationKind); ok && s.one(2) {
 		value := s.int(1)
 		if c, ok := s.chooseShared(counterKind); ok && s.one(2) {
@@ -227,10 +227,10 @@ func (s *scope) stored(bits int) string {
 	}
 	x := ""
 	switch {
-	case len(s.drawn) > 0 && s.one(2):
-		x = pick(s.generator, s.drawn)
+	case len(s.late) > 0 && s.one(2):
+		x = pick(s.generator, s.late)
 	default:
-		x = s.draw()
+		x = s.allocating()
 	}
 	switch {
 	case x == "":

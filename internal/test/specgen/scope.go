@@ -81,13 +81,13 @@ type scope struct {
 	hook     string
 	inFan    bool     // in the rules of a fan-out
 	hasLevel bool     // the program says what its packets' priority is
-	drawn    []string // names of values that are known when the packet leaves, and can't decide anything
+	late    []string // names of values that are known when the packet leaves, and can't decide anything
 	letNames *namer
 }
 
 func (s *scope) clone() *scope {
 	c := *s
-	c.drawn = slices.Clone(s.drawn)
+	c.late = slices.Clone(s.late)
 	c.refs, c.lens, c.asks, c.facts = slices.Clone(s.refs), slices.Clone(s.lens), slices.Clone(s.asks),
 		maps.Clone(s.facts)
 	return &c
