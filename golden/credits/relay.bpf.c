@@ -236,7 +236,7 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	}
 
 	/* {let: number: "low(alloc(r.next), 32)"}, */
-	__u64 next = fr_draw(r->next, 1);
+	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
 	/* udp.checksum */
@@ -552,7 +552,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	}
 
 	/* {let: number: "low(alloc(r.next), 32)"}, */
-	__u64 next = fr_draw(r->next, 1);
+	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
 	/* udp.checksum */

@@ -185,7 +185,7 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	__u64 next = fr_draw(p->next, 2);
+	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
@@ -308,7 +308,7 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	__u64 next = fr_draw(p->next, 2);
+	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
@@ -583,7 +583,7 @@ static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, vo
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	__u64 next = fr_draw(p->next, 2);
+	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
@@ -698,7 +698,7 @@ static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, 
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	__u64 next = fr_draw(p->next, 2);
+	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */

@@ -185,7 +185,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
-	__u64 next = fr_draw(r->next, 1);
+	__u64 next = fr_alloc(r->next, 1);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -260,7 +260,7 @@ static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	__u64 next_2 = fr_draw(r->next, 0x3e8);
+	__u64 next_2 = fr_alloc(r->next, 0x3e8);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -351,7 +351,7 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 				return fr_decline(r->receiver, skb->len,
 						  reason_room_translations_full);
 			if (how == FR_TRANSLATE) {
-				fresh = fr_draw(r->fresh, 4);
+				fresh = fr_alloc(r->fresh, 4);
 				fr_translated(translation, fresh);
 			}
 			streams = translation->value;
@@ -561,7 +561,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
-	__u64 next = fr_draw(r->next, 1);
+	__u64 next = fr_alloc(r->next, 1);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
@@ -635,7 +635,7 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	__u64 next_2 = fr_draw(r->next, 0x3e8);
+	__u64 next_2 = fr_alloc(r->next, 0x3e8);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
@@ -728,7 +728,7 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 				return fr_decline(r->receiver, skb->len,
 						  reason_room_translations_full);
 			if (how == FR_TRANSLATE) {
-				fresh = fr_draw(r->fresh, 4);
+				fresh = fr_alloc(r->fresh, 4);
 				fr_translated(translation, fresh);
 			}
 			streams = translation->value;

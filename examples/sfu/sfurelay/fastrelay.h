@@ -1618,7 +1618,7 @@ static __noinline __u64 fr_leading(struct __sk_buff *skb, __u32 at, __u32 len)
 #ifdef FR_NEEDS_SHARED
 
 /* Take a number from a shared counter; index 0 is no counter. */
-static __always_inline __u64 fr_draw(__u32 index, __u64 step)
+static __always_inline __u64 fr_alloc(__u32 index, __u64 step)
 {
 	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
 

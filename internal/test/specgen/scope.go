@@ -81,7 +81,7 @@ type scope struct {
 	hook     string
 	inFan    bool     // in the rules of a fan-out
 	hasLevel bool     // the program says what its packets' priority is
-	late    []string // names of values that are known when the packet leaves, and can't decide anything
+	late     []string // names of values that are known when the packet leaves, and can't decide anything
 	letNames *namer
 }
 
