@@ -18,7 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// Cost is what the programs cost, without the way of a packet to them and from them.
+// Cost is what the programs cost, without a packet's path to them and from them.
 type Cost struct {
 	Programs []ProgramSize `json:"programs"`
 	Packets  []PacketCost  `json:"packets"`
@@ -28,7 +28,7 @@ type Cost struct {
 type ProgramSize struct {
 	Program      string `json:"program"`
 	Instructions int    `json:"instructions"` // as the kernel runs them
-	// steps that the verifier took; 0 where the kernel doesn't tell (before 5.16)
+	// steps that the verifier took; 0 where the kernel doesn't say (before 5.16)
 	Verified uint32 `json:"verified"`
 }
 
@@ -116,7 +116,7 @@ func measureCost(rounds int) (*Cost, error) {
 	return cost, nil
 }
 
-// makeSubjects opens a channel for each pair of families and builds its packets, and one that is nobody's.
+// makeSubjects opens a channel for each pair of families and builds its packets, and one that belongs to none.
 func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, err error) {
 	for i, f := range []struct{ client, peer int }{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
 		ch := turnrelay.Channel{

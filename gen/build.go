@@ -75,7 +75,7 @@ func not(x ir.Expr) ir.Expr {
 	return &ir.Not{X: x}
 }
 
-// isV4 holds where an address is an IPv4 one. Of an address on the wire its header tells: mapped ones have passed to
+// isV4 holds where an address is an IPv4 one. For an address on the wire its header decides: mapped ones have passed to
 // the stack.
 func isV4(x ir.Expr) ir.Expr {
 	if l, ok := x.(*ir.LoadBytes); ok {

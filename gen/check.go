@@ -93,11 +93,11 @@ func ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 			switch s.(type) {
 			case *ir.Copy, *ir.Skip:
 				if !each {
-					return true, fmt.Sprintf("statement %T stands outside of a fan-out", s)
+					return true, fmt.Sprintf("statement %T is outside of a fan-out", s)
 				}
 			default:
 				if each {
-					return true, fmt.Sprintf("statement %T stands in a fan-out", s)
+					return true, fmt.Sprintf("statement %T is in a fan-out", s)
 				}
 			}
 			if f, ok := s.(*ir.FanOut); ok {
@@ -114,7 +114,7 @@ func ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 			done = then && els
 		}
 		if done && i < len(blk)-1 {
-			return true, fmt.Sprintf("statement %T stands behind the end", blk[i+1])
+			return true, fmt.Sprintf("statement %T follows the end", blk[i+1])
 		}
 	}
 	return done, ""

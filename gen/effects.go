@@ -86,13 +86,13 @@ func reads(x ir.Expr, vars map[*ir.Var]bool) bool {
 	return false
 }
 
-// effectful makes sure that an expression with effects stands where it may.
+// effectful makes sure that an expression with effects is in a place where it is allowed.
 func (s *scope) effectful(e *spec.Expr) bool {
 	if s.fx != nil {
 		return true
 	}
-	s.fail(codeAlloc, e.Pos, "%s can't stand here", e.Fn.Value).
-		WithHint("give its value a name in front: {let: number: \"%s(…)\"}; it stands in values of let, set, push, "+
+	s.fail(codeAlloc, e.Pos, "%s isn't allowed here", e.Fn.Value).
+		WithHint("give its value a name in front: {let: number: \"%s(…)\"}; it may be used in let, set, push, "+
 			"mark and emit, and not where it may be left out", e.Fn.Value)
 	return false
 }

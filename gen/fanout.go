@@ -112,7 +112,7 @@ func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []ir.Stmt, pos diag.Pos) {
 	if hop.Row == nil {
 		w.fail(codeFanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next hop of one").
-			WithHint("the way out is found when the row is written, not for every copy")
+			WithHint("the next hop is found when the row is written, not for every copy")
 		return
 	}
 	emit(w.blk, w.guards...)

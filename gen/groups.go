@@ -62,7 +62,7 @@ func (c *compiler) group(g *spec.Group) {
 	c.plan.Groups = append(c.plan.Groups, out)
 }
 
-// maxEvent bounds a record: it is made on the way of a packet.
+// maxEvent bounds a record: it is made while a packet is processed.
 const maxEvent = 1024
 
 func (c *compiler) event(e *spec.Event) {

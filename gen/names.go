@@ -185,7 +185,7 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 	return s.part(v, e, rest)
 }
 
-// elsewhere returns the header that has a field which in lacks, where it stands in the same place of the stack; and
+// elsewhere returns the header that has a field which in lacks, where it is in the same place of the stack; and
 // what both of them call such a field, or "".
 func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both string) {
 	for _, e := range s.src.Stack {

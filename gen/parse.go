@@ -148,7 +148,7 @@ func fixedSize(h *spec.Header) int {
 	return bits / 8
 }
 
-// inMetadata returns parent as it looks where header h stands in the packet's metadata: the name of the field that
+// inMetadata returns parent as it looks where header h is in the packet's metadata: the name of the field that
 // announces h is the tag's protocol there, while its place in the frame holds what announces the header after h.
 func inMetadata(parent *layer, h *spec.Header) *layer {
 	q := *parent
@@ -175,7 +175,7 @@ func announcer(parent *layer, h *spec.Header) *fieldRef {
 	return nil
 }
 
-// parse lays a header out at off and emits its checks. path is changed where the header stands in the metadata.
+// parse lays a header out at off and emits its checks. path is changed where the header is in the metadata.
 func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) *layer {
 	in := &layer{
 		entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end,

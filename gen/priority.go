@@ -63,7 +63,7 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 func (s *scope) priority(pos diag.Pos) (val, bool) {
 	if s.level == nil {
 		if s.priorityFrom() == nil {
-			s.fail(codePriority, pos, "the spec doesn't say where the priority stands").
+			s.fail(codePriority, pos, "the spec doesn't say where the priority is").
 				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		} else if s.plan.Levels > 0 && s.mentions(s.priorityFrom(), s.src.Lookups) {
 			s.fail(codePriority, pos, "the priority is known after the program's lookups only")

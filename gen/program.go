@@ -12,7 +12,7 @@ import (
 )
 
 // This pass turns a program's stack into a tree. Where the stack leaves a choice (IPv4 or IPv6, a tag or none) the tree
-// branches, and everything after the branch is compiled once for each way, so that offsets and sizes are as fixed as
+// branches, and everything after the branch is compiled once for each branch, so that offsets and sizes are as fixed as
 // they can be. A leaf of the tree is a path: one sequence of headers, and the rules compiled for it.
 
 const (
@@ -35,7 +35,7 @@ type program struct {
 type layer struct {
 	entry string // what the stack calls it
 	h     *spec.Header
-	meta  bool // it stands in the packet's metadata
+	meta  bool // it is in the packet's metadata
 	off   ir.Off
 	end   ir.Off // after its last field
 	size  int    // of the header in the frame in bytes; -1 where it varies
@@ -92,7 +92,7 @@ func (c *compiler) program(src *spec.Program) {
 
 func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
 
-// orElse stands between the causes that are counted under one reason.
+// orElse separates the causes that are counted under one reason.
 const orElse = "; or: "
 
 // reason returns the index of a reason, which is added when it is new. Its kind and its name say what happened, and
@@ -193,7 +193,7 @@ func (p *program) mayTag() bool {
 	return false
 }
 
-// arm is one way on from a place in the stack.
+// arm is one continuation from a place in the stack.
 type arm struct {
 	h    *spec.Header
 	meta bool
@@ -282,7 +282,8 @@ func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, bl
 	p.walkStack(i+1, append(path, in), in.end, in.payload, blk)
 }
 
-// arms returns the ways on at a stack entry: each header with the condition under which it is the one that follows.
+// arms returns the continuations at a stack entry: each header with the condition under which it is the one that
+// follows.
 func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr,
 	blk *[]ir.Stmt) (out []arm, tagged bool) {
 	hs := p.choices(e)
@@ -309,7 +310,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 		if cond == nil && choice {
 			c, bytes := p.discriminator(h, parent, off, end)
 			if c == nil && (i < len(hs)-1 || e.Optional) {
-				p.diags.Add(codeStack, e.Pos, "nothing tells header %q from the alternatives", h.Name.Value).
+				p.diags.Add(codeStack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
 					WithRelated(h.Name.Pos, "the header is declared here").
 					WithHint("give one of its first fields a value (is), or declare what it comes after")
 				return nil, false

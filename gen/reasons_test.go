@@ -24,7 +24,7 @@ func plan(t *testing.T, text string) *ir.Plan {
 	return p
 }
 
-// Reasons have the same names in whatever order rules stand: none takes a name away from another one.
+// Reasons have the same names in whatever order the rules are: none takes a name away from another one.
 func TestReasonNames(t *testing.T) {
 	const head = `
 		name: "spread"

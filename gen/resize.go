@@ -76,7 +76,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	default:
 		why := "no transport header whose checksum the spec knows is in front of the change"
 		if !static {
-			why = "a header of variable length is in front of the change or behind it"
+			why = "a header of variable length is in front of the change or after it"
 		} else if !isIP(outer) || !stays {
 			why = "the packet is not IP"
 		}

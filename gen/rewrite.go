@@ -75,7 +75,7 @@ func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
 	return w
 }
 
-// fork copies the rewriter for another way on.
+// fork copies the rewriter for another branch.
 func (w *rewriter) fork(blk *[]ir.Stmt) *rewriter {
 	c := *w
 	c.blk = blk
@@ -300,7 +300,7 @@ func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 }
 
 // announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the
-// spec tells what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
+// spec says what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
 // what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
 func (w *rewriter) announce() bool {
 	for i, a := range w.hdrs {
@@ -316,7 +316,7 @@ func (w *rewriter) announce() bool {
 					w.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
 						gone.entry, a.entry, pl.f.Name.Value).
 						WithRelated(gone.h.Name.Pos, "the header is declared here").
-						WithHint("set it behind the pop, if it is known what follows then")
+						WithHint("set it after the pop, if it is known what follows then")
 					return false
 				}
 			}
@@ -433,7 +433,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	for i, in := range w.path[:len(w.path)-1] {
 		if in.h.Trailer > 0 && moved {
 			w.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
-				WithRelated(w.path[i+1].h.Name.Pos, "behind it")
+				WithRelated(w.path[i+1].h.Name.Pos, "after it")
 			return
 		}
 	}

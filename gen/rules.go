@@ -136,7 +136,7 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 	return false
 }
 
-// lookups finds rows. A packet whose row is missing passes to the stack, unless nest is given: what follows then stands
+// lookups finds rows. A packet whose row is missing passes to the stack, unless nest is given: what follows then is
 // where the row is there.
 func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
@@ -398,7 +398,7 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 	emit(w.blk, state...)
 	if w.each != nil {
 		if len(w.fx.Emits) > 0 {
-			w.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to tell")
+			w.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to report")
 			return
 		}
 		emit(w.blk, &ir.Skip{
@@ -407,7 +407,7 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 		return
 	}
 	for _, e := range w.fx.Emits {
-		e.Full = -1 // nothing is sent that would have to be told
+		e.Full = -1 // nothing is sent that would have to be reported
 	}
 	emit(w.blk, &ir.Drop{
 		Effects: w.fx.Effects, Reason: w.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says", a.Reason.Pos),

@@ -175,7 +175,7 @@ func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 }
 
 // verify makes sure of the checksum of the IP header of a packet that is sent, unless it was verified where it came.
-// Nobody would notice that it was wrong when the header is replaced.
+// It would go unnoticed that it was wrong when the header is replaced.
 func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 	for _, f := range o.h.Fields {
 		k := f.Checksum

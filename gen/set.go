@@ -46,7 +46,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	o := w.header(pl.parent)
 	switch {
 	case pl.parent.meta || pl.segment < 0 && pl.value == nil && pl.size == nil:
-		no("it stands in the packet's metadata", "send removes the tag")
+		no("it is in the packet's metadata", "send removes the tag")
 		return
 	case o == nil:
 		no("its header is popped", "")

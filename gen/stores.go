@@ -107,7 +107,7 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	return out
 }
 
-// cut makes pieces of a run of fields. Where they came, they stood at the same distances: after another base, perhaps,
+// cut makes pieces of a run of fields. Where they came, they were at the same distances: after another base, perhaps,
 // and came.Const bytes further on.
 func cut(run []*unit, base *ir.Var, old *layer, came ir.Off) []piece {
 	var out []piece

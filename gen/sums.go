@@ -317,7 +317,7 @@ func newSum(sum *ir.Sum, p piece, start ir.Off) ir.Term {
 	return ir.Term{New: sum, Size: 2, Odd: odd, OddIf: oddIf}
 }
 
-// oddness says whether a byte at off stands at an odd position of a sum that begins at start: always, or where a
+// oddness says whether a byte at off is at an odd position of a sum that begins at start: always, or where a
 // condition holds.
 func oddness(off, start ir.Off) (bool, ir.Expr) {
 	odd := bin(ir.And, distance(off, start), num(1))

@@ -15,7 +15,7 @@ import (
 
 var errorComment = regexp.MustCompile(`// (ERROR|WARNING) "(.*?)"(?: HINT "(.*)")?$`)
 
-// TestWrong compiles specs that each have one mistake, which a comment in its line tells. HINT is what its label or
+// TestWrong compiles specs that each have one mistake, which a comment in its line states. HINT is what its label or
 // hint has to say; low, which loses data, is only mentioned where the comment says so. Where there is nothing but a
 // warning, there is a plan.
 func TestWrong(t *testing.T) {

@@ -105,7 +105,8 @@ func command(t *testing.T, status int, args ...string) string {
 // seconds are what differs from run to run.
 var seconds = regexp.MustCompile(` +\d+\.\d+ s\b`)
 
-// Generated Go compiles. The files are shown to the go command where they would stand, and are not written there.
+// Generated Go compiles. The files are given to the go command under the paths that they would have, and are not
+// written there.
 func TestGeneratedGoCompiles(t *testing.T) {
 	replace := map[string]string{}
 	dir := t.TempDir()

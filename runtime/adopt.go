@@ -18,7 +18,7 @@ import (
 
 // adopt takes over what a process before this one has pinned. It may have died at any moment, so nothing is taken for
 // granted: sessions are those whose slot is open and whose rows are all there, everything else is removed. Programs are
-// replaced last, each at once; what dies on the way is repaired by the next adoption in the same manner. Nobody else
+// replaced last, each at once; what dies on the way is repaired by the next adoption in the same manner. No one else
 // knows the relay yet, so no lock is held.
 func (r *Relay) adopt() error {
 	if err := r.adoptGroups(); err != nil {
@@ -214,9 +214,9 @@ func (r *Relay) adoptHops(t *Table) error {
 	return nil
 }
 
-// adoptRow brings a row's hops up to date; was is its value in the kernel. Where the lease has not lapsed, somebody
-// followed them until a moment ago: they are good until all of them are resolved in the background, since to ask the
-// kernel for each takes longer than a server can be away. Otherwise they are resolved now.
+// adoptRow brings a row's hops up to date; was is its value in the kernel. Where the lease has not lapsed, another
+// process followed them until a moment ago: they are good until all of them are resolved in the background, since to
+// ask the kernel for each takes longer than a server can be away. Otherwise they are resolved now.
 func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 	if len(row.hops) == 0 {
 		return nil

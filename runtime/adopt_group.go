@@ -35,7 +35,7 @@ func (r *Relay) adoptGroups() error {
 		k.free = slices.DeleteFunc(k.free, func(row uint32) bool { return used[row] })
 		k.ids = slices.DeleteFunc(k.ids, func(id uint32) bool { return k.live[id] != nil })
 	}
-	// The ways may be others by now: start commits those groups.
+	// The next hops may be others by now: start commits those groups.
 	for _, k := range r.groups {
 		for _, v := range k.live {
 			if len(v.row.hops) > 0 {

@@ -195,11 +195,11 @@ func TestCloseWhilePacketsFlow(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, 5*time.Second, "packets go up", func() bool {
+		until(t, 5*time.Second, "packets pass to the stack", func() bool {
 			return must(fwd.Count("no_by_client")).Packets > missed
 		})
 		closed := must(fwd.Count("sent")).Packets
-		until(t, 5*time.Second, "more go up", func() bool {
+		until(t, 5*time.Second, "more pass to the stack", func() bool {
 			return must(fwd.Count("no_by_client")).Packets > missed+10
 		})
 		if n := must(fwd.Count("sent")).Packets - closed; n != 0 {
@@ -271,7 +271,7 @@ func TestAttachBesideOthers(t *testing.T) {
 		t.Errorf("filters at the end: %s", filters)
 	}
 	if q := b.tc(t, "qdisc", "in0"); !strings.Contains(q, "clsact") {
-		t.Error("the qdisc of somebody else is gone")
+		t.Error("another program's qdisc is gone")
 	}
 }
 
@@ -365,7 +365,7 @@ func TestKilledProcess(t *testing.T) {
 		b.send(t, 1)
 		until(t, 2*time.Second, "the program is still there", func() bool { return sent() == 2 })
 		last := killed // when the last packet that was forwarded was sent
-		until(t, 10*time.Second, "packets go up", func() bool {
+		until(t, 10*time.Second, "packets pass to the stack", func() bool {
 			at, before, up := time.Now(), sent(), dead(0)
 			b.send(t, 1)
 			if sent() > before {

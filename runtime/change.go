@@ -228,7 +228,7 @@ func (c *Change) plan(after map[*Receiver][]byte) (wait waitFunc, err error) {
 		g.plan = slices.DeleteFunc(g.plan, func(v *Receiver) bool { return v.planned == nil })
 	}
 	if !changed {
-		return f.wait(g), nil // for somebody else's change, if need be
+		return f.wait(g), nil // for another goroutine's change, if need be
 	}
 	return f.plan(g), nil
 }
@@ -248,7 +248,7 @@ func (k *GroupKind) encode(values []any) ([]byte, error) {
 	if err := specified(where, k.plain, row); err != nil {
 		return nil, err
 	}
-	// Only to check that both ends of a way are of one family.
+	// Only to check that both ends of a hop are of one family.
 	if err := (&tableRow{receiver: &Receiver{group: &Group{kind: k}}, value: row}).findHops(); err != nil {
 		return nil, fmt.Errorf("%s: %w", where, err)
 	}

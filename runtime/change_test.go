@@ -106,7 +106,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 		}
 		switch {
 		case ev.Receiver == nil:
-			t.Fatalf("packet %d went to nobody known", ev.Uint(0))
+			t.Fatalf("packet %d went to an unknown receiver", ev.Uint(0))
 		case p.seen[ev.Receiver]:
 			t.Fatalf("packet %d went to %v twice", ev.Uint(0), ev.Receiver)
 		case p.value != ev.Uint(2) || p.of != receivers:
@@ -123,10 +123,10 @@ func TestChangesUnderTraffic(t *testing.T) {
 		}
 	}
 	if r.Lost(1) > 0 {
-		t.Fatalf("%d events were lost: the test can't tell", r.Lost(1))
+		t.Fatalf("%d events were lost: the test shows nothing", r.Lost(1))
 	}
 	if whole < 2000 || len(values) < 40 {
-		t.Errorf("%d packets, %d versions: too few to tell", whole, len(values))
+		t.Errorf("%d packets, %d versions: too few to show anything", whole, len(values))
 	}
 	t.Logf("%d packets, %d of %d versions, %d swaps", whole, len(values), version, r.lists.swaps)
 }
@@ -488,7 +488,7 @@ func BenchmarkChange(b *testing.B) {
 	})
 }
 
-// A group is closed, by several at once, while others change it: nothing remains, and everybody returns.
+// A group is closed, by several at once, while others change it: nothing remains, and every call returns.
 func TestCloseGroupWhileChanging(t *testing.T) {
 	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")
@@ -530,7 +530,7 @@ func TestCloseGroupWhileChanging(t *testing.T) {
 		wg.Wait()
 		if len(k.free) != 192 || len(k.ids) != 128 || len(k.live) != 0 || len(r.spaces.all) != 0 ||
 			len(r.counters.free) != 132 || len(r.hops.byKey) != 0 {
-			t.Fatalf("free: %d rows, %d identities, %d counters; %d receivers, %d namespaces, %d ways", len(k.free),
+			t.Fatalf("free: %d rows, %d identities, %d counters; %d receivers, %d namespaces, %d hops", len(k.free),
 				len(k.ids), len(r.counters.free), len(k.live), len(r.spaces.all), len(r.hops.byKey))
 		}
 	}

@@ -374,7 +374,7 @@ func (c *credits) make(m abi.Member, index uint32) {
 }
 
 // get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them by level; none, or an empty
-// slice, where nobody has the index.
+// slice, where the index is not in use.
 func (c *credits) get(m abi.Member, index uint32) any {
 	if m.Kind == abi.KindBucket {
 		return find[Bucket](c, m, index)

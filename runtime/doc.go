@@ -36,7 +36,7 @@
 //	                                      values, none twice
 //	a receiver's neighbour isn't known    its copies are declined; the kernel is made to look for it, every four
 //	                                      seconds again
-//	the ring of events is full            records are lost and counted, or copies declined, as the spec says; nobody
+//	the ring of events is full            records are lost and counted, or copies declined, as the spec says; no one
 //	                                      waits
 //	a receiver is removed                 when the call returns, no packet reaches it; its credits read 0 and admit
 //	                                      nothing, its usage stays readable, and events in the ring still name it

@@ -7,7 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pins"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
 	// ErrClosed is returned by operations on a relay, session, group or receiver that is closed or removed.
 	ErrClosed = errors.New("closed")

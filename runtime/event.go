@@ -207,7 +207,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	}
 }
 
-// release tells the kernel, and who may adopt the relay, what was read, unless another iteration is reading.
+// release publishes what was read to the kernel, and to who may adopt the relay, unless another iteration is reading.
 func (e *events) release() {
 	if e.reading.TryLock() {
 		e.ring.Release()

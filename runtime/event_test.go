@@ -225,7 +225,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	if len(r.events.past) != 0 {
 		t.Errorf("%d names are kept for nothing", len(r.events.past))
 	}
-	// The names of those who are gone don't pile up where nobody reads.
+	// The names of those who are gone don't pile up where there is no reader.
 	for n := range 50 {
 		if err := add(t, g, n, n).Remove(bg); err != nil {
 			t.Fatal(err)
@@ -393,7 +393,7 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 	cancel()
 }
 
-// A reader that nobody wakes looks by itself after a while.
+// A reader that isn't woken looks by itself after a while.
 func TestEventsLookAgain(t *testing.T) {
 	r := loadGroups(t, Options{})
 	add(t, openGroup(t, r, 7), 1, 1)
@@ -407,7 +407,7 @@ func TestEventsLookAgain(t *testing.T) {
 		}
 	}()
 	until(t, 5*time.Second, "the reader sleeps", func() bool { return r.events.ring.Sleeps.Load() > 0 })
-	r.events.lost.Store64(0, 0, 1) // the kernel is told that it is awake
+	r.events.lost.Store64(0, 0, 1) // the reader has declared that it is awake
 	began := time.Now()
 	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	select {

@@ -20,7 +20,7 @@ func (s *Session) next() time.Time {
 	return s.idle
 }
 
-// deadline is what the kernel is told, in jiffies.
+// deadline is what the kernel compares with, in jiffies.
 func (s *Session) deadline() uint64 {
 	c := s.relay.clock
 	d := uint64(never)

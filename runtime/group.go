@@ -36,7 +36,7 @@ type GroupKind struct {
 	ids   []uint32          // free identities; those freed last are reused last
 	live  map[uint32]*Receiver
 	free  []uint32    // rows that no list has
-	spare []*ebpf.Map // lists that nobody reads any more
+	spare []*ebpf.Map // lists that no program reads any more
 }
 
 func newGroupKind(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *creditBlocks) *GroupKind {
@@ -190,7 +190,7 @@ type Group struct {
 	plan    []*Receiver
 	leaving []*Receiver // no longer planned, and not yet freed
 	closing bool
-	stale   bool   // the way to a receiver has changed
+	stale   bool   // the next hop of a receiver has changed
 	version uint64 // of what is planned
 	waiters []waiter
 	queued  bool // in the committer's queue
@@ -255,7 +255,7 @@ func (g *Group) Close(ctx context.Context) error {
 		return nil
 	}
 	var wait waitFunc
-	if g.closing { // somebody else closes it
+	if g.closing { // another goroutine closes it
 		wait = f.wait(g)
 	} else {
 		g.closing = true

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A receiver's way is found when it is added, and followed: its row is replaced in the list when the network changes.
-// While a neighbour isn't known its copies are declined, and the kernel is made to look for it.
+// A receiver's next hop is found when it is added, and followed: its row is replaced in the list when the network
+// changes. While a neighbour isn't known its copies are declined, and the kernel is made to look for it.
 func TestReceiversFollowTheNetwork(t *testing.T) {
 	b := network(t)
 	var r *Relay
@@ -56,8 +56,8 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 		})
 		return anna, bert
 	}
-	is("nobody has sent a packet", anna, direct)
-	is("nobody has sent a packet", bert, direct)
+	is("no packet was sent yet", anna, direct)
+	is("no packet was sent yet", bert, direct)
 	if a, b := copies(); a != 1 || b != 1 {
 		t.Errorf("%d and %d copies", a, b)
 	}
@@ -121,7 +121,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	small.MTU = 1200
 	is("a route with another MTU", bert, small)
 
-	// Another remote is another way; nobody follows the old one.
+	// Another remote has another next hop; the old one isn't followed any more.
 	if err := anna.Set(bg, netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:7000"),
 		1); err != nil {
 		t.Fatal(err)
@@ -133,6 +133,6 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.hops.byKey) != 0 {
-		t.Errorf("%d ways are followed for nobody", len(r.hops.byKey))
+		t.Errorf("%d hops are followed in vain", len(r.hops.byKey))
 	}
 }

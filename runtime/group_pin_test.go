@@ -16,7 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// A successor goes on with groups, receivers and all that belongs to them, and with the events that nobody has read.
+// A successor goes on with groups, receivers and all that belongs to them, and with the events that were not read.
 func TestAdoptGroups(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := loadGroups(t, Options{PinPath: pins, Linger: time.Minute})
@@ -224,7 +224,7 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		{"too many", func(r *Relay, g *Group, _ []byte) { putList(t, g, 65, 0) }},
 		{"a row that there is not", func(r *Relay, g *Group, _ []byte) { putList(t, g, 1, 192) }},
 		{"a row twice", func(r *Relay, g *Group, _ []byte) { putList(t, g, 2, g.list[0].at, g.list[0].at) }},
-		{"nobody's row", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[76:], 0) }},
+		{"a row of no receiver", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[76:], 0) }},
 		{"another's credit", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[64:], 1+3*5) }},
 		{"no counter", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[60:], 133) }},
 		{"two families", func(r *Relay, g *Group, row []byte) { row[0] = 0x20 }},

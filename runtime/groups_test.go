@@ -157,7 +157,7 @@ func TestGroup(t *testing.T) {
 		t.Errorf("opened again: %v", err)
 	}
 	runOn(t, r, "fan", groupPacket(8, 0), 1)
-	runOn(t, r, "fan", groupPacket(7, 0), 1) // nobody there
+	runOn(t, r, "fan", groupPacket(7, 0), 1) // no receiver
 	anna, bert := add(t, g, 1, 10), add(t, g, 2, 20)
 	runOn(t, r, "fan", groupPacket(7, 0), 1)
 	if got := must(r.Program("fan").Count("no_subs")).Packets; got != 1 {

@@ -62,7 +62,7 @@ func (h Hop) put(buf []byte) {
 	copy(buf[abi.HopSrc:], h.Src[:])
 }
 
-// tableRow is a row as it stands in the kernel, and the hops in it.
+// tableRow is a row as it is in the kernel, and the hops in it.
 type tableRow struct {
 	table    *Table    // nil: a receiver's
 	receiver *Receiver // nil: a table's
@@ -206,7 +206,7 @@ func (h *hops) resolve(key hopKey) (Hop, routes.Neighbour) {
 	return h.paths.limit(key, Hop(hop), via), via
 }
 
-// prepare resolves the hops that nobody has asked for yet. relay.mu is not held.
+// prepare resolves the hops that are not known yet. relay.mu is not held.
 func (h *hops) prepare(rows []*tableRow) {
 	for _, row := range rows {
 		for i := range row.hops {

@@ -72,7 +72,7 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Nobody has sent a packet: opening the session made the kernel look for the gateway.
+	// No packet was sent: opening the session made the kernel look for the gateway.
 	is("at first", 0, direct)
 	is("at first, to the client", 1, direct)
 
@@ -143,7 +143,7 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := len(r.hops.byKey); n != 0 {
-		t.Errorf("%d hops are followed for nobody", n)
+		t.Errorf("%d hops are followed in vain", n)
 	}
 }
 

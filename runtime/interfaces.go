@@ -38,8 +38,8 @@ var errInterfaceGone = errors.New("the interface is gone")
 // attachAgain is when an attempt that failed is repeated; otherwise only the kernel's announcements count.
 const attachAgain = time.Second
 
-// watchInterfaces begins to follow devices. r.mu is held or nobody else knows the relay, and the thread is in its
-// network namespace.
+// watchInterfaces begins to follow devices. r.mu is held or no other goroutine knows the relay, and the thread is in
+// its network namespace.
 func (r *Relay) watchInterfaces() error {
 	if r.interfaces != nil {
 		return nil
@@ -272,7 +272,7 @@ func (r *Relay) lose(a *attachment, err error) {
 	r.note(a)
 }
 
-// note has a change told.
+// note has a change reported.
 func (r *Relay) note(a *attachment) {
 	r.interfaces.news = append(r.interfaces.news, attachmentNews{a.program, a.public()})
 	r.interfaces.look()

@@ -18,13 +18,13 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// told keeps what a relay tells about its attachments.
-type told struct {
+// reported keeps what a relay reports about its attachments.
+type reported struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (c *told) change(program string, now Attachment) {
+func (c *reported) change(program string, now Attachment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	text := fmt.Sprintf("%s %s", program, now.Interface)
@@ -34,24 +34,24 @@ func (c *told) change(program string, now Attachment) {
 	c.all = append(c.all, text)
 }
 
-func (c *told) was(want ...string) bool {
+func (c *reported) was(want ...string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Equal(c.all, want)
 }
 
-func (c *told) String() string {
+func (c *reported) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return strings.Join(c.all, "; ")
 }
 
-// gives up after a long time, and says what was told until then.
-func (c *told) until(t *testing.T, want ...string) {
+// gives up after a long time, and says what was reported until then.
+func (c *reported) until(t *testing.T, want ...string) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !c.was(want...); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("told %q, not %q", c.String(), strings.Join(want, "; "))
+			t.Fatalf("reported %q, not %q", c.String(), strings.Join(want, "; "))
 		}
 	}
 }
@@ -65,7 +65,7 @@ func eachHow(t *testing.T, f func(t *testing.T, clsact bool)) {
 // An interface is deleted, and made again under its name: the programs are attached again, in their order.
 func TestInterfaceComesBack(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
-		b, c := newBench(t), &told{}
+		b, c := newBench(t), &reported{}
 		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change})
 		fwd := r.Program("fwd")
 		for _, p := range []*Program{fwd, r.Program("out")} {
@@ -216,7 +216,7 @@ func TestOrderComesBack(t *testing.T) {
 // is one that comes from another namespace.
 func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
-		b, c := newBench(t), &told{}
+		b, c := newBench(t), &reported{}
 		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change})
 		fwd := r.Program("fwd")
 		ip := func(args ...string) {
@@ -283,7 +283,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 // What can be done while the interface is away.
 func TestWhileInterfaceIsAway(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
-		b, c := newBench(t), &told{}
+		b, c := newBench(t), &reported{}
 		pins := "/sys/fs/bpf/" + pinName(t)
 		r := b.load(t, Options{Clsact: clsact, Routes: someHop, AttachmentChanged: c.change, PinPath: pins})
 		fwd, out := r.Program("fwd"), r.Program("out")
@@ -304,7 +304,7 @@ func TestWhileInterfaceIsAway(t *testing.T) {
 		if err := fwd.Attach("in0"); err == nil || !strings.Contains(err.Error(), "there is no such interface") {
 			t.Errorf("attaching to nothing: %v", err)
 		}
-		// A device without Ethernet is refused, by the program that needs it, and told about.
+		// A device without Ethernet is refused, by the program that needs it, and reported.
 		ip("tuntap", "add", "dev", "in0", "mode", "tun")
 		refused := "fwd in0: its frames have no Ethernet header (none), and the spec's stack begins with one"
 		c.until(t, append(lost, refused, "out in0")...)
@@ -335,8 +335,8 @@ func TestWhileInterfaceIsAway(t *testing.T) {
 	})
 }
 
-// Ways through a device that is deleted lead nowhere; when it is there again, with its addresses, they lead through
-// the new one.
+// Next hops through a device that is deleted lead nowhere; when it is there again, with its addresses, they lead
+// through the new one.
 func TestHopsThroughInterface(t *testing.T) {
 	b := newBench(t)
 	r := b.load(t, Options{})
@@ -366,18 +366,18 @@ func TestHopsThroughInterface(t *testing.T) {
 		t.Fatal("another peer")
 	}
 	for round := range 2 {
-		until(t, 5*time.Second, "the way is through the device", func() bool {
+		until(t, 5*time.Second, "the next hop is through the device", func() bool {
 			h := hop()
 			return h.State == HopDirect && h.Ifindex == b.dev.Index && h.Dst == mac && h.Src == [6]byte(b.dev.MAC)
 		})
 		if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
 			t.Fatal(err)
 		}
-		until(t, 5*time.Second, "there is no way", func() bool { return hop().State == HopUnreachable })
+		until(t, 5*time.Second, "there is no next hop", func() bool { return hop().State == HopUnreachable })
 		b.dev, b.there = b.join(t, "in0", fmt.Sprint("out", round+1))
 		set()
 	}
-	until(t, 5*time.Second, "the way is through the new device", func() bool {
+	until(t, 5*time.Second, "the next hop is through the new device", func() bool {
 		return hop().Ifindex == b.dev.Index && hop().State == HopDirect
 	})
 	b.send(t, 1)
@@ -387,7 +387,7 @@ func TestHopsThroughInterface(t *testing.T) {
 // Bridges announce that a port has left them as if a device were deleted; what is lost is looked for where
 // announcements were.
 func TestAnnouncements(t *testing.T) {
-	b, c := newBench(t), &told{}
+	b, c := newBench(t), &reported{}
 	r := b.load(t, Options{Routes: someHop, AttachmentChanged: c.change})
 	if err := r.Program("fwd").Attach("in0"); err != nil {
 		t.Fatal(err)

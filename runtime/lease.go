@@ -137,7 +137,7 @@ func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error
 }
 
 // returnLease gives the lease back that was taken for an adoption that has failed: it ends when it would have ended.
-// Where somebody else has renewed it meanwhile, it is theirs.
+// Where another process has renewed it meanwhile, it is theirs.
 func (r *Relay) returnLease() {
 	if !r.leaseTaken {
 		return
@@ -166,7 +166,7 @@ func (r *Relay) keepLease() {
 			return // Close came first
 		}
 		if err != nil && !failing {
-			r.log.Error("the lease can't be renewed; packets will go up when it lapses", "relay", r.desc.Name,
+			r.log.Error("the lease can't be renewed; packets pass to the stack when it expires", "relay", r.desc.Name,
 				"error", err)
 		}
 		failing = err != nil

@@ -16,8 +16,8 @@ import (
 // receiverLists makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has
 // it, and neither are the rows that are in it: what has changed gets new rows, a new list is filled, and takes the old
 // one's place by one update of the hash of maps. When that system call returns, the kernel has waited for all programs
-// that may still read the old list (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which nobody
-// has any more are used again, and what belonged to receivers that were removed is freed.
+// that may still read the old list (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which no
+// program has any more are used again, and what belonged to receivers that were removed is freed.
 //
 // Waiting for programs takes the system call a grace period of RCU, some milliseconds. Whatever is planned for a group
 // meanwhile goes into the next list together. One goroutine, the committer, brings one group after the other up to
@@ -101,7 +101,7 @@ func (f *receiverLists) wait(g *Group) waitFunc {
 	}
 }
 
-// unfinished says that ctx has ended before a change was in force; done tells how the change ends.
+// unfinished says that ctx has ended before a change was in force; done says how the change ends.
 type unfinished struct {
 	err  error
 	done <-chan error
@@ -124,7 +124,7 @@ func (f *receiverLists) enqueue(g *Group) {
 	}
 }
 
-// catchUp commits the groups whose receivers are reached another way: those that were adopted so, and those where the
+// catchUp commits the groups whose receivers have other next hops: those that were adopted so, and those where the
 // kernel refused before.
 func (f *receiverLists) catchUp() {
 	f.mu.Lock()
@@ -138,7 +138,7 @@ func (f *receiverLists) catchUp() {
 	}
 }
 
-// rehop says that the way to a receiver has changed. relay.mu is held.
+// rehop says that the next hop of a receiver has changed. relay.mu is held.
 func (f *receiverLists) rehop(v *Receiver) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,7 +188,7 @@ func (f *receiverLists) lead() {
 	f.queue, f.leading = nil, false
 }
 
-// answer tells those who wait for a version. lists.mu is held.
+// answer sends the result to those who wait for a version. lists.mu is held.
 func (g *Group) answer(version uint64, err error) {
 	g.waiters = slices.DeleteFunc(g.waiters, func(w waiter) bool {
 		if w.version <= version {
@@ -248,7 +248,7 @@ func (f *receiverLists) commit(c *commit) error {
 	for _, v := range c.leaving {
 		f.free(v)
 	}
-	f.relay.sweepTranslations() // nobody has the list any more that had the receivers
+	f.relay.sweepTranslations() // no program has the list any more that had the receivers
 	return nil
 }
 
@@ -322,8 +322,8 @@ func (f *receiverLists) replace(c *commit) (err error) {
 	return nil
 }
 
-// makeRows makes the rows that the kernel doesn't have: of receivers that are new, have other values, or are reached
-// another way.
+// makeRows makes the rows that the kernel doesn't have: of receivers that are new, have other values, or another
+// next hop.
 func (f *receiverLists) makeRows(c *commit) {
 	r := f.relay
 	moved := map[*Receiver]bool{}
@@ -355,7 +355,7 @@ func (f *receiverLists) makeRows(c *commit) {
 	}
 }
 
-// moved says whether a way in a row is no longer the one that is known. relay.mu is held.
+// moved reports whether a next hop in the row is stale. relay.mu is held.
 func (row *tableRow) moved() bool {
 	return slices.ContainsFunc(row.hops, func(h rowHop) bool {
 		return h.hop != nil && h.hop.now.stored() != getHop(row.value[h.off:])
@@ -401,7 +401,7 @@ func (f *receiverLists) writeList(c *commit) (err error) {
 	return c.inner.Put(uint32(0), list)
 }
 
-// publish notes what the kernel has now, and frees the rows and the list that it had. Nobody reads them any more.
+// publish notes what the kernel has now, and frees the rows and the list that it had. No program reads them any more.
 func (f *receiverLists) publish(c *commit) {
 	r, g, k := f.relay, c.group, c.group.kind
 	r.mu.Lock()
@@ -443,7 +443,7 @@ func (f *receiverLists) publish(c *commit) {
 // spareLists is how many lists a kind of group keeps for the next changes.
 const spareLists = 8
 
-// keepSpare keeps a list that nobody reads. lists.mu is held.
+// keepSpare keeps a list that no program reads. lists.mu is held.
 func (k *GroupKind) keepSpare(list *ebpf.Map) {
 	switch {
 	case list == nil:

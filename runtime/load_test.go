@@ -187,7 +187,7 @@ func TestLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The program may still be running somewhere: it forwards nothing.
-		if ret, err := fwd.Run(&ebpf.RunOptions{Data: packet(1)}); err != nil || ret != goesUp {
+		if ret, err := fwd.Run(&ebpf.RunOptions{Data: packet(1)}); err != nil || ret != passes {
 			t.Errorf("after Close: verdict %#x, %v", ret, err)
 		}
 	}
@@ -262,7 +262,7 @@ func TestClosedRelay(t *testing.T) {
 	}
 }
 
-// A person without rights is told which.
+// A process without rights gets an error that names them.
 func TestRights(t *testing.T) {
 	out := runChild(t, "unprivileged")
 	if !strings.Contains(out, "may not load BPF programs") || !strings.Contains(out,

@@ -158,7 +158,7 @@ func mustLoad(t testing.TB, desc *abi.Desc, object []byte, opt Options) *Relay {
 	return r
 }
 
-// flow returns the values of a session; n tells one from another.
+// flow returns the values of a session; n distinguishes one from another.
 func flow(n int) []any {
 	port := func(addr string, base int) netip.AddrPort {
 		return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(base+n))
@@ -199,7 +199,7 @@ func packet(n int) []byte {
 // verdicts of the test relay's program.
 const (
 	forwarded = uint32(2)          // TC_ACT_SHOT stands for it
-	goesUp    = uint32(0xffffffff) // TC_ACT_UNSPEC
+	passes    = uint32(0xffffffff) // TC_ACT_UNSPEC
 )
 
 func run(t testing.TB, r *Relay, data []byte) uint32 {
@@ -220,7 +220,7 @@ func rows(r *Relay, table string) int {
 	return n
 }
 
-// receive waits for what somebody sends, or for a channel to be closed.
+// receive waits for a value, or for a channel to be closed.
 func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 	t.Helper()
 	select {

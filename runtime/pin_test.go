@@ -20,7 +20,7 @@ import (
 
 var pinCount atomic.Int32
 
-// pinName returns a name for pins that nobody else uses, and takes away what a failed test leaves there.
+// pinName returns a name for pins that no other test uses, and takes away what a failed test leaves there.
 func pinName(t testing.TB) string {
 	name := fmt.Sprintf("fastrelay_test_%d_%d", os.Getpid(), pinCount.Add(1))
 	t.Cleanup(func() {
@@ -130,7 +130,7 @@ func TestAdopt(t *testing.T) {
 			}
 			before = must(now.Program("fwd").Count("sent")).Packets
 			b.send(t, 1)
-			until(t, 2*time.Second, "a packet goes up", func() bool {
+			until(t, 2*time.Second, "a packet passes to the stack", func() bool {
 				return must(now.Program("fwd").Count("no_by_client")).Packets == 1
 			})
 			if must(now.Program("fwd").Count("sent")).Packets != before {
@@ -162,9 +162,9 @@ func TestLinger(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, 2*time.Second, "packets go up", func() bool {
+	until(t, 2*time.Second, "packets pass to the stack", func() bool {
 		ret, err := fwd.Run(&ebpf.RunOptions{Data: packet(1)})
-		return err == nil && ret == goesUp
+		return err == nil && ret == passes
 	})
 	if d := time.Since(closed); d < 280*time.Millisecond {
 		t.Errorf("it lingered %v", d)

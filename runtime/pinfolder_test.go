@@ -59,11 +59,11 @@ func TestFoldersOfOthers(t *testing.T) {
 			do(t, os.Chown(base, nobody, nobody))
 			return base + "/relays/turn"
 		}, []string{"belongs to user nobody (65534)"}},
-		{"everybody may write to it", func(t *testing.T, base string) string {
+		{"all may write to it", func(t *testing.T, base string) string {
 			do(t, os.Mkdir(base+"/turn", 0o700), os.Chmod(base+"/turn", 0o777))
 			return base + "/turn"
 		}, []string{"/turn may be written by everybody (mode 0777)", "chmod go-w"}},
-		{"everybody may write to it, and it is sticky", func(t *testing.T, base string) string {
+		{"all may write to it, and it is sticky", func(t *testing.T, base string) string {
 			do(t, os.Mkdir(base+"/turn", 0o700), os.Chmod(base+"/turn", 0o777|os.ModeSticky))
 			return base + "/turn"
 		}, []string{"/turn may be written by everybody (mode 0777)"}},
@@ -71,11 +71,11 @@ func TestFoldersOfOthers(t *testing.T) {
 			do(t, os.Mkdir(base+"/turn", 0o700), os.Chmod(base+"/turn", 0o770), os.Chown(base+"/turn", 0, nobody))
 			return base + "/turn"
 		}, []string{"/turn may be written by group nogroup (65534) (mode 0770)"}},
-		{"everybody may write to the folder above", func(t *testing.T, base string) string {
+		{"all may write to the folder above", func(t *testing.T, base string) string {
 			do(t, os.Chmod(base, 0o777), os.Mkdir(base+"/turn", 0o700))
 			return base + "/turn"
 		}, []string{"may be written by everybody (mode 0777)"}},
-		{"everybody may write to the folder above, which is sticky", func(t *testing.T, base string) string {
+		{"all may write to the folder above, which is sticky", func(t *testing.T, base string) string {
 			do(t, os.Chmod(base, 0o777|os.ModeSticky), os.Mkdir(base+"/turn", 0o700))
 			return base + "/turn"
 		}, nil},
@@ -136,7 +136,7 @@ func TestFoldersOfOthers(t *testing.T) {
 	}
 }
 
-// Somebody makes the folder before the relay's first process does, and takes what is pinned there away before the
+// Another user makes the folder before the relay's first process does, and takes what is pinned there away before the
 // second comes.
 func TestNobodyRenamesLive(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)

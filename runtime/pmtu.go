@@ -291,7 +291,7 @@ func (p *paths) limit(key hopKey, hop Hop, via routes.Neighbour) Hop {
 	return hop
 }
 
-// expire forgets MTUs that are kept for long enough: the path may have changed, and tells if it hasn't.
+// expire forgets MTUs that were kept for long enough: the path may have changed, and if not, the next error says so.
 func (p *paths) expire(now time.Time) {
 	var over []netip.Addr
 	p.mu.Lock()

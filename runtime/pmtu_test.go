@@ -294,7 +294,7 @@ func TestPathMTUOfReceivers(t *testing.T) {
 			t.Errorf("%s: the kernel has %+v, %v", what, getHop(row[36:]), err)
 		}
 	}
-	until(t, 3*time.Second, "the way is known", func() bool { return anna.Hops()[0].State == HopDirect })
+	until(t, 3*time.Second, "the next hop is known", func() bool { return anna.Hops()[0].State == HopDirect })
 	b.report(t, tooBig{from: about.from, to: netip.AddrPortFrom(about.to.Addr(), 1), mtu: 1000})
 	until(t, 3*time.Second, "it is looked at", func() bool { return r.PathMTUs().Ignored == 1 })
 	is("a forged error", 1500)
@@ -312,7 +312,7 @@ func TestPathMTUWithoutSource(t *testing.T) {
 	r := b.load(t, Options{})
 	to := netip.MustParseAddrPort("203.0.113.9:7000")
 	hop := abi.Member{Name: "hop_to", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "to"}
-	row := way(t, r, hop, netip.AddrPort{}, to)
+	row := follow(t, r, hop, netip.AddrPort{}, to)
 	gateway := netip.MustParseAddr("192.0.2.254")
 	if err := r.Table("routes").Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{gateway}); err != nil {
 		t.Fatal(err)
@@ -336,13 +336,14 @@ func TestPathMTUWithoutSource(t *testing.T) {
 	until(t, soon, "the MTU", func() bool { return mtu(row.hops[0].key) == 1000 })
 }
 
-// way makes the relay follow a hop between two endpoints, as a row with that member would. The kernel has no such row.
-func way(t testing.TB, r *Relay, hop abi.Member, from, to netip.AddrPort) *tableRow {
+// follow makes the relay follow a hop between two endpoints, as a row with that member would. The kernel has no such
+// row.
+func follow(t testing.TB, r *Relay, hop abi.Member, from, to netip.AddrPort) *tableRow {
 	t.Helper()
 	members := []abi.Member{
 		{Name: "from", Kind: abi.KindEndpoint, Size: 18}, {Name: "to", Kind: abi.KindEndpoint, Size: 18, Off: 18}, hop,
 	}
-	table := &Table{relay: r, desc: &abi.Table{Name: "ways", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
+	table := &Table{relay: r, desc: &abi.Table{Name: "hops", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
 	row := &tableRow{table: table, key: make([]byte, 40), value: make([]byte, 56)}
 	for off, e := range map[int]netip.AddrPort{0: from, 18: to} {
 		if e.IsValid() {
@@ -361,14 +362,14 @@ func way(t testing.TB, r *Relay, hop abi.Member, from, to netip.AddrPort) *table
 	return row
 }
 
-// ways makes the relay follow n hops, as sessions with n peers do.
-func ways(t testing.TB, r *Relay, n int) (keys []hopKey) {
+// followMany makes the relay follow n hops, as sessions with n peers do.
+func followMany(t testing.TB, r *Relay, n int) (keys []hopKey) {
 	t.Helper()
 	hop := abi.Member{Name: "hop_to", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "to", From: "from"}
 	for i := range n {
 		to := netip.AddrFrom4([4]byte{203, 0, byte(113 + i>>8), byte(i)})
 		from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(10000+i))
-		keys = append(keys, way(t, r, hop, from, netip.AddrPortFrom(to, 7000)).hops[0].key)
+		keys = append(keys, follow(t, r, hop, from, netip.AddrPortFrom(to, 7000)).hops[0].key)
 	}
 	return keys
 }
@@ -381,10 +382,10 @@ func TestPathMTURequests(t *testing.T) {
 	paths, resolver := r.hops.paths, r.hops.routes
 	until(t, 5*time.Second, "looks", func() bool { return paths.looks.Load() >= 2 })
 	if n := paths.dumps.Load(); n != 0 {
-		t.Errorf("%d requests for nobody", n)
+		t.Errorf("%d requests without sessions", n)
 	}
 	const sessions = 10000
-	keys := ways(t, r, sessions)
+	keys := followMany(t, r, sessions)
 	until(t, 30*time.Second, "the network is at rest", func() bool {
 		asked := resolver.Requests.Load()
 		b.seen(t, r)
@@ -423,7 +424,7 @@ func TestPathMTUFlood(t *testing.T) {
 	b := network(t)
 	b.ip(t, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0")
 	r := b.load(t, Options{})
-	keys := ways(t, r, 1000)
+	keys := followMany(t, r, 1000)
 	from, to := netip.MustParseAddrPort("192.0.2.1:9999"), netip.AddrPortFrom(keys[500].to, 7000)
 	about := tooBig{from: from, to: to, mtu: 1000}
 	stop := make(chan struct{})
@@ -540,17 +541,17 @@ func TestPathMTUOfRows(t *testing.T) {
 			abi.Order.PutUint16(value[16:], from.Port())
 			abi.Order.PutUint16(value[34:], to.Port())
 			var members []abi.Member
-			way := abi.Member{Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true}
+			next := abi.Member{Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true}
 			if tt.from != nil {
 				m := *tt.from
-				m.Name, way.From = "from", "from"
+				m.Name, next.From = "from", "from"
 				members = append(members, m)
 			}
 			if tt.to != nil {
 				m := *tt.to
 				m.Off = 18
-				m.Name, way.To = "to", "to"
-				members = append(members, m, way)
+				m.Name, next.To = "to", "to"
+				members = append(members, m, next)
 			} else {
 				members = append(members, abi.Member{Kind: abi.KindNextHop, Size: 36, Off: 36})
 			}

@@ -173,7 +173,7 @@ func (c *pathCase) open(t testing.TB, r *Relay) {
 	if c.session, err = r.Open("flow", c.values...); err != nil {
 		t.Fatal(err)
 	}
-	until(t, 3*time.Second, "the way is known", func() bool { return hopIn(t, c.session, 0).State == HopDirect })
+	until(t, 3*time.Second, "the next hop is known", func() bool { return hopIn(t, c.session, 0).State == HopDirect })
 }
 
 // is waits until the row to the peer has an MTU; the row to the client keeps that of the device.

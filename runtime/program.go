@@ -141,7 +141,7 @@ func (p *Program) Detach(iface string) error {
 // AttachMode is how a program is attached.
 type AttachMode uint8
 
-// Ways to attach a program.
+// How a program is attached.
 const (
 	AttachTCX    AttachMode = iota + 1 // by a TCX link, since Linux 6.6
 	AttachClsact                       // by a filter of the clsact qdisc

@@ -16,7 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
-// idleGrace is how much later than a session's idle time the kernel's deadline stands: user space, which alone knows
+// idleGrace is by how much the kernel's deadline exceeds a session's idle time: user space, which alone knows
 // the last use, looks in between.
 const idleGrace = time.Second
 

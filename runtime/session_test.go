@@ -13,7 +13,7 @@ import (
 
 func TestSessionForwards(t *testing.T) {
 	r := load(t, Options{})
-	if got := run(t, r, packet(1)); got != goesUp {
+	if got := run(t, r, packet(1)); got != passes {
 		t.Fatalf("without a session: verdict %#x", got)
 	}
 	s := open(t, r, 1)
@@ -36,7 +36,7 @@ func TestSessionForwards(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := run(t, r, packet(1)); got != goesUp {
+	if got := run(t, r, packet(1)); got != passes {
 		t.Errorf("after Close: verdict %#x", got)
 	}
 	if n := rows(r, "by_client") + rows(r, "by_peer"); n != 0 {
@@ -100,7 +100,7 @@ func TestCollision(t *testing.T) {
 	if n := rows(r, "by_client"); n != 1 {
 		t.Errorf("%d rows in by_client, one was there before", n)
 	}
-	if run(t, r, packet(1)) != forwarded || run(t, r, packet(2)) != goesUp {
+	if run(t, r, packet(1)) != forwarded || run(t, r, packet(2)) != passes {
 		t.Error("the first session doesn't forward, or the second does")
 	}
 }
@@ -145,7 +145,7 @@ func TestPartialFailure(t *testing.T) {
 		if _, err := r.Open("flow", flow(1)...); !errors.Is(err, broken) {
 			t.Fatalf("%s: error %v", fail, err)
 		}
-		if run(t, r, packet(1)) != goesUp {
+		if run(t, r, packet(1)) != passes {
 			t.Errorf("%s: a packet was forwarded", fail)
 		}
 		r.fault = nil
@@ -162,7 +162,7 @@ func TestPartialFailure(t *testing.T) {
 		if err := s.Close(); !errors.Is(err, broken) {
 			t.Errorf("close: %v", err)
 		}
-		if run(t, r, packet(1)) != goesUp {
+		if run(t, r, packet(1)) != passes {
 			t.Error("a session whose rows can't be removed forwards")
 		}
 		r.fault = nil
@@ -187,7 +187,7 @@ func TestSessionValues(t *testing.T) {
 		{"net 0", 0, ap("0.1.2.3:1"), "is in 0.0.0.0/8"},
 		{"a peer that is a group", 4, ap("224.0.0.251:7001"), `"peer": 224.0.0.251 is a multicast address`},
 		{"a peer that is a group, mapped", 4, ap("[::ffff:224.0.0.251]:7001"), "is a multicast address"},
-		{"everybody as a peer", 4, ap("255.255.255.255:7001"), `"peer": 255.255.255.255 is the broadcast address`},
+		{"the broadcast address", 4, ap("255.255.255.255:7001"), `"peer": 255.255.255.255 is the broadcast address`},
 		{"a group as a source", 3, ap("239.1.1.1:50000"), `"relayed": 239.1.1.1 is a multicast address`},
 		{"class E", 4, ap("240.0.0.1:7001"), ""},
 		{"zone", 0, ap("[fe80::1%eth0]:1"), "has a zone"},
@@ -267,7 +267,7 @@ func TestLifetime(t *testing.T) {
 	if !errors.Is(s.Err(), ErrExpired) || !errors.Is(s.Refresh(), ErrExpired) {
 		t.Errorf("Err %v", s.Err())
 	}
-	if run(t, r, packet(1)) != goesUp || run(t, r, packet(2)) != forwarded {
+	if run(t, r, packet(1)) != passes || run(t, r, packet(2)) != forwarded {
 		t.Error("the session that ended forwards, or the one that was refreshed doesn't")
 	}
 	if n := rows(r, "by_peer"); n != 1 {
@@ -280,7 +280,7 @@ func TestKernelKeepsDeadline(t *testing.T) {
 	r := timed(t, time.Hour, 0)
 	s := open(t, r, 1)
 	r.slots.mem.Store64(s.slot, abi.SlotDeadline, r.clock.now()+r.clock.jiffies(50*time.Millisecond))
-	until(t, 10*time.Second, "packets go up", func() bool { return run(t, r, packet(1)) == goesUp })
+	until(t, 10*time.Second, "packets pass to the stack", func() bool { return run(t, r, packet(1)) == passes })
 	if s.Err() != nil {
 		t.Error("user space ended it")
 	}

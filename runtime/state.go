@@ -159,7 +159,7 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 			index := abi.Order.Uint32(old[m.Off:])
 			abi.Order.PutUint32(row.value[m.Off:], index)
 			have = r.state(m, index)
-			fresh = fresh || index == 0 // a row of an array that nobody has written yet
+			fresh = fresh || index == 0 // a row of an array that was never written
 		}
 		v, err := checkState(m, given[i], have)
 		if err != nil {

@@ -251,7 +251,7 @@ func (s *server) ready(t *testing.T) {
 }
 
 // A relay with 64,000 sessions is taken over while 50,000 packets a second flow: after its process was killed, after
-// it was killed and nobody came before the lease had lapsed, and after it was closed with Linger. Packets carry
+// it was killed and no successor came before the lease had lapsed, and after it was closed with Linger. Packets carry
 // numbers; those that don't come back were lost.
 func TestSuccessorLosesNothing(t *testing.T) {
 	b := newBench(t)
@@ -303,7 +303,7 @@ func TestSuccessorLosesNothing(t *testing.T) {
 		}
 	}
 	for try := 1; ; try++ {
-		lost, _, late := takeOver("killed, and nobody came before the lease lapsed", func(s *server) {
+		lost, _, late := takeOver("killed, and no successor came before the lease lapsed", func(s *server) {
 			s.cmd.Process.Kill()
 			at := flow.sent.Load()
 			until(t, 5*time.Second, "the lease lapses", func() bool {
@@ -389,7 +389,7 @@ func TestFailedAdoption(t *testing.T) {
 	if run(t, next, packet(1)) != forwarded || next.lease.Load64(0, abi.LeaseDeadline) == was {
 		t.Error("the session is gone, or its lease")
 	}
-	// A lease that somebody else has renewed meanwhile is theirs.
+	// A lease that another process has renewed meanwhile is theirs.
 	failed := &Relay{lease: next.lease, leaseTaken: true, leaseMine: 1, leaseWas: 0}
 	failed.returnLease()
 	if next.lease.Load64(0, abi.LeaseDeadline) == 0 {
@@ -397,8 +397,8 @@ func TestFailedAdoption(t *testing.T) {
 	}
 }
 
-// The network has changed while nobody was there. Where the relay stood still for long, it forwards nothing before it
-// knows the ways as they are now; else it goes on, and follows.
+// The network has changed while no process was there. Where the relay stood still for long, it forwards nothing
+// before it knows the next hops as they are now; else it goes on, and follows.
 func TestAdoptedHops(t *testing.T) {
 	for _, long := range []bool{false, true} {
 		b := newBench(t)
@@ -446,9 +446,9 @@ func TestAdoptedHops(t *testing.T) {
 			t.Errorf("long: %v, but the lease was taken: %v", long, next.leaseTaken)
 		}
 		if long && !follows() {
-			t.Error("it forwards by old ways")
+			t.Error("it forwards by old next hops")
 		}
-		until(t, 5*time.Second, "the ways are those of now", follows)
+		until(t, 5*time.Second, "the next hops are those of now", follows)
 	}
 }
 

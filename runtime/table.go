@@ -309,8 +309,9 @@ func (t *Table) decodeValue(b []byte) []any {
 	return decodeMembers(t.desc.Value, b, t.relay.state)
 }
 
-// changing tells the kernel's programs that the memory of rows may be used for others from now on, so that what they
-// are reading may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is held.
+// changing announces to the kernel's programs that the memory of rows may be used for others from now on, so that
+// what they are reading may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is
+// held.
 func (t *Table) changing() (done func()) {
 	lease := t.relay.lease
 	if t.desc.Kind != abi.TableArray {

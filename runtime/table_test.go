@@ -216,7 +216,7 @@ func TestPrefixesAndNextHops(t *testing.T) {
 		}
 	}
 	if asked["192.0.2.9"] != 1 {
-		t.Errorf("the way was asked for %d times", asked["192.0.2.9"])
+		t.Errorf("the next hop was asked for %d times", asked["192.0.2.9"])
 	}
 	var found []string
 	for row, err := range routes.All() {
@@ -239,7 +239,7 @@ func TestPrefixesAndNextHops(t *testing.T) {
 	}
 	if err := put("203.0.113.1/24", "192.0.2.9"); err == nil || !strings.Contains(err.Error(),
 		"did you mean 203.0.113.0/24?") {
-		t.Errorf("bits behind the prefix: %v", err)
+		t.Errorf("bits after the prefix: %v", err)
 	}
 	if err := put("::ffff:0:0/80", "192.0.2.9"); err == nil {
 		t.Error("a prefix that covers more than the mapped addresses")
@@ -493,16 +493,16 @@ func TestNotAHost(t *testing.T) {
 			t.Errorf("%s %q, want %q", tt.addr, got, tt.want)
 		}
 	}
-	ways := load(t, Options{}).Table("routes")
-	for _, tt := range []struct{ way, want string }{
+	hops := load(t, Options{}).Table("routes")
+	for _, tt := range []struct{ hop, want string }{
 		{"224.0.0.1", "is a multicast address"}, {"127.0.0.1", "is a loopback address"},
 		{"255.255.255.255", "is the broadcast address"}, {"fe80::1", ""},
 	} {
-		err := ways.Put([]any{netip.MustParsePrefix("203.0.113.0/24")}, []any{netip.MustParseAddr(tt.way)})
+		err := hops.Put([]any{netip.MustParsePrefix("203.0.113.0/24")}, []any{netip.MustParseAddr(tt.hop)})
 		var value *ValueError
 		if tt.want == "" && err != nil || tt.want != "" &&
 			(!errors.As(err, &value) || !strings.Contains(err.Error(), tt.want)) {
-			t.Errorf("a way over %s: %v, want %q", tt.way, err, tt.want)
+			t.Errorf("a next hop %s: %v, want %q", tt.hop, err, tt.want)
 		}
 	}
 }

@@ -7,7 +7,7 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 type Point struct {
 	Program string
 	What    string
-	Outcome bool // one of the ways that a statement can end, not the statement itself
+	Outcome bool // one of the outcomes of a statement, not the statement itself
 	Pos     diag.Pos
 	Hits    uint64
 }

@@ -17,7 +17,7 @@ var (
 	twoByte = ir.ElementForm{IDBits: 8, LenBits: 8, Pad: 0, Stop: -1}
 )
 
-// find runs a packet that is nothing but a list of elements, and tells what was found.
+// find runs a packet that is nothing but a list of elements, and returns what was found.
 func find(t *testing.T, list string, id uint64, forms ...ir.ElementForm) string {
 	t.Helper()
 	data, err := hex.DecodeString(strings.ReplaceAll(list, " ", ""))
@@ -77,7 +77,7 @@ func TestFindElement(t *testing.T) {
 		{"padding between", "60aa 000000 51bbcc", 5, oneByte, "1 2 bbcc000000000000"},
 		{"padding has no length", "60aa 02 50bb", 5, oneByte, "1 1 bb00000000000000"},
 		{"padding is no element", "00 50aa", 0, oneByte, "none"},
-		{"behind the end", "f0 50aa", 5, oneByte, "none"},
+		{"after the end", "f0 50aa", 5, oneByte, "none"},
 		{"the end is no element", "f0aa", 15, oneByte, "none"},
 		{"another identifier", "60aa", 5, oneByte, "none"},
 		{"nothing", "", 5, oneByte, "none"},

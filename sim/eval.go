@@ -167,7 +167,7 @@ func truth(b bool) uint64 {
 
 func isV4(addr []byte) bool { return len(addr) == 16 && [12]byte(addr[:12]) == mapped }
 
-// isMulticast reports whether an address is a group's, or everybody's.
+// isMulticast reports whether an address is multicast or broadcast.
 func isMulticast(addr []byte) bool {
 	if len(addr) != 16 {
 		return false

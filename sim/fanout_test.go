@@ -377,7 +377,7 @@ func FuzzFanOutNeverPanics(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(frame, before) || !bytes.Equal(res.Packet.Data, before) {
-			t.Error("a packet that goes up or on was changed")
+			t.Error("a packet that passes to the stack or on was changed")
 		}
 	})
 }

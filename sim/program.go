@@ -147,7 +147,7 @@ func (b *builder) node(s ir.Stmt) *node {
 	return n
 }
 
-// terminal completes the node of a statement that ends the packet's way, which no receiver's turn may do.
+// terminal completes the node of a statement that ends the packet's processing, which no receiver's turn may do.
 func (b *builder) terminal(n *node) {
 	if b.each {
 		b.fail("a statement of type %T in a fan-out's Each", n.stmt)

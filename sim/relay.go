@@ -14,7 +14,7 @@ type World struct {
 	Now           uint64 // jiffies
 	LeaseDeadline uint64 // jiffies; the lease is valid while Now is before it
 	Clock         uint64 // nanoseconds, the monotonic clock: what refills buckets
-	// Infers says that the kernel doesn't tell where checksums are partial: programs infer it (ir.Sum).
+	// Infers says that the kernel doesn't say where checksums are partial: programs infer it (ir.Sum).
 	Infers bool
 	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
 	// invalid source is none. Nil: no routes.

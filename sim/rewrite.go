@@ -12,7 +12,7 @@ const (
 	tagSize       = 4
 )
 
-// moved says where a checksum that is left to a device stands in the packet that leaves.
+// moved says where a checksum that is left to a device is in the packet that leaves.
 func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
 	p := r.packet.Partial
 	for _, s := range w.Sums {

@@ -106,7 +106,7 @@ type Copy struct {
 type Event struct {
 	Event    *ir.Event
 	Receiver uint32 // identity; 0: it names none
-	Record   []byte // as it stands in the ring, but for its time, the first 8 bytes, which are 0
+	Record   []byte // as it is in the ring, but for its time, the first 8 bytes, which are 0
 }
 
 // Contradiction is a plan that can't be executed: a fault of the compiler, whatever the spec says.
@@ -133,7 +133,7 @@ type rowState struct {
 	value         []byte
 }
 
-// run is one packet on its way through one program.
+// run is one packet in one program.
 type run struct {
 	relay   *Relay
 	prog    *program
@@ -183,7 +183,7 @@ func sized[T any](s []T, n int) []T {
 	return s
 }
 
-// block runs statements until one ends the packet's way, and reports whether one did.
+// block runs statements until one ends the packet's processing, and reports whether one did.
 func (r *run) block(nodes []*node) bool {
 	for _, n := range nodes {
 		n.ran.Hits++
@@ -198,7 +198,7 @@ func (r *run) block(nodes []*node) bool {
 	return false
 }
 
-// stmt runs one statement, and reports whether it ended the packet's way, or in a fan-out the receiver's turn.
+// stmt runs one statement, and reports whether it ended the packet's processing, or in a fan-out the receiver's turn.
 func (r *run) stmt(n *node) bool {
 	switch s := n.stmt.(type) {
 	case *ir.NeedBytes:
@@ -280,7 +280,7 @@ func (r *run) stmt(n *node) bool {
 	return false
 }
 
-// stop ends the packet's way, which passes to the stack, or in a fan-out the receiver's turn.
+// stop ends the processing of the packet, which passes to the stack, or in a fan-out the receiver's turn.
 func (r *run) stop(reason int) bool {
 	if r.turn != nil {
 		r.decline(reason)

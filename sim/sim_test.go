@@ -283,7 +283,7 @@ func FuzzRunNeverPanics(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(frame, before) || (res.Verdict == sim.VerdictUp && !bytes.Equal(res.Packet.Data, before)) {
-			t.Error("a packet that goes up was changed")
+			t.Error("a packet that passes to the stack was changed")
 		}
 	})
 }

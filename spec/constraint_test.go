@@ -49,7 +49,7 @@ programs: p: {hook: "tc/ingress", stack: ["eth"], match: "eth.type": ` + c.cue +
 			t.Errorf("%s is %s, not %s", c.cue, got, c.want)
 		}
 		if m.Is.Pos.Line < 3 || m.Is.Pos.Line > 8 {
-			t.Errorf("%s stands at %s", c.cue, m.Is.Pos)
+			t.Errorf("%s is at %s", c.cue, m.Is.Pos)
 		}
 	}
 }

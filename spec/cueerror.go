@@ -145,7 +145,7 @@ func (l *loader) cueErrors(err error) {
 			name := fmt.Sprint(args...)
 			d := l.add(codeEval, pos, "nothing is called %q", name)
 			if expr := l.unquoted(name, e.Position()); expr != "" {
-				d.WithHint("expressions stand in quotes: %q", expr)
+				d.WithHint("expressions are written in quotes: %q", expr)
 			} else if near := spell.Nearest(name, l.known); near != "" {
 				d.WithLabel("did you mean %q?", near)
 			}

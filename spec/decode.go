@@ -19,7 +19,7 @@ const (
 	maxFields = 128
 )
 
-// reserved words have a meaning of their own where names of headers and lookups stand.
+// reserved words have a meaning of their own where names of headers and lookups are.
 var reserved = []string{"setting", "skb", "payload", "priority", "true", "false"}
 
 // functions of expressions; package gen has what they mean.
@@ -77,7 +77,7 @@ func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
 	}
 }
 
-// text reads a string, and where it stands.
+// text reads a string, and where it is.
 func (l *loader) text(v cue.Value) (string, textPos, bool) {
 	s, err := v.String()
 	if err != nil {

@@ -79,7 +79,7 @@ func (l *loader) labelPos(v cue.Value) diag.Pos {
 	return l.pos(v)
 }
 
-// textPlace is where the text of a label or a string literal stands.
+// textPlace is where the text of a label or a string literal is.
 func (l *loader) textPlace(n ast.Node) textPos {
 	p := l.nodePos(n)
 	switch x := n.(type) {
@@ -100,7 +100,7 @@ func plain(lit string) bool {
 		lit == `""`
 }
 
-// stringPlace is where the text of a string value stands: in the literal that it came from, also after references.
+// stringPlace is where the text of a string value is: in the literal that it came from, also after references.
 func (l *loader) stringPlace(v cue.Value) textPos {
 	for w, n := v, 0; n < 8; n++ {
 		if _, value := origin(w); value != nil {

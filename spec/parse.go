@@ -19,13 +19,13 @@ const (
 	maxExprDepth  = 64   // nested operators, parentheses and arguments
 )
 
-// ParseExpr parses an expression. pos is where its first byte stands in the source; every node gets its own position
+// ParseExpr parses an expression. pos is where its first byte is in the source; every node gets its own position
 // from there.
 func ParseExpr(text string, pos diag.Pos) (*Expr, *diag.Diagnostic) {
 	return parseExpr(text, textPos{pos, true})
 }
 
-// textPos is where a text stands. If it is exact, the text stands in the source as it is, byte for byte; else (it was
+// textPos is where a text is. If it is exact, the text is in the source as it is, byte for byte; else (it was
 // escaped, computed, or has several lines) everything in it has one position.
 type textPos struct {
 	pos   diag.Pos
@@ -110,7 +110,7 @@ func (p *exprParser) unexpected(want string) {
 	case p.address() != "":
 		p.noAddress()
 	case p.first == nil:
-		p.fail(p.start, p.end-p.start, "%q stands where %s is wanted", p.text[p.start:p.end], want)
+		p.fail(p.start, p.end-p.start, "unexpected %q, want %s", p.text[p.start:p.end], want)
 		p.first.Hint = p.otherWord()
 	}
 	p.tok = token.EOF // nothing that follows can be trusted
@@ -158,7 +158,7 @@ func (p *exprParser) address() string {
 func (p *exprParser) noAddress() {
 	if p.first == nil {
 		text := p.address()
-		p.fail(strings.Index(p.text, text), len(text), "addresses can't stand in an expression")
+		p.fail(strings.Index(p.text, text), len(text), "addresses can't be in an expression")
 		p.first.WithHint("they belong in a match: \"ip.src\": %q", text)
 	}
 }
@@ -186,7 +186,7 @@ func (p *exprParser) next() {
 	}
 	p.bad = nil
 	if p.tok == token.COMMENT {
-		p.fail(p.start, p.end-p.start, "a comment can't stand in an expression")
+		p.fail(p.start, p.end-p.start, "a comment can't be in an expression")
 		p.tok = token.EOF
 	}
 }

@@ -68,11 +68,11 @@ func TestParseExprPositions(t *testing.T) {
 		all = append(all, at(e.Pos))
 		for _, n := range e.Path {
 			if got := at(n.Pos); got != n.Value {
-				t.Errorf("name %q stands at %q", n.Value, got)
+				t.Errorf("name %q is at %q", n.Value, got)
 			}
 		}
 		if e.Op == OpCall && at(e.Fn.Pos) != e.Fn.Value {
-			t.Errorf("function %q stands at %q", e.Fn.Value, at(e.Fn.Pos))
+			t.Errorf("function %q is at %q", e.Fn.Value, at(e.Fn.Pos))
 		}
 		for _, a := range e.Args {
 			walk(a)
@@ -99,15 +99,15 @@ func TestParseExprMistakes(t *testing.T) {
 		{"", 1, "an expression is missing"},
 		{"  ", 1, "an expression is missing"},
 		{"a +", 4, "the expression ends where a value is wanted"},
-		{"a b", 3, `"b" stands where the end of the expression is wanted`},
+		{"a b", 3, `unexpected "b", want the end of the expression`},
 		{"a = 3", 3, "= is not an operator"},
 		{"(a", 3, `the expression ends where ")" is wanted`},
 		{"a[3", 4, `the expression ends where "]" is wanted`},
 		{"f(a", 4, `the expression ends where ")" is wanted`},
-		{"f(a b)", 5, `"b" stands where ")" is wanted`},
+		{"f(a b)", 5, `unexpected "b", want ")"`},
 		{"a.", 3, "the expression ends where a name is wanted"},
 		{"a.3", 2, ".3"},
-		{"a)", 2, `")" stands where the end of the expression is wanted`},
+		{"a)", 2, `unexpected ")", want the end of the expression`},
 		{"A.b", 1, `"A" is not a name`},
 		{"a.bÜ", 3, `is not a name`},
 		{"a # b", 3, "illegal character"},
@@ -117,11 +117,11 @@ func TestParseExprMistakes(t *testing.T) {
 		{"1.5", 1, "1.5 is not an integer"},
 		{"'x'", 1, "'x' is not an integer"},
 		{"'abc'", 1, "'abc' is not an integer"},
-		{"a; b", 2, `";" stands where the end of the expression is wanted`},
-		{"a // b", 3, "a comment can't stand"},
-		{"a /* b */", 3, "a comment can't stand"},
-		{"a++", 2, "stands where the end of the expression is wanted"},
-		{"a := 3", 3, "stands where the end of the expression is wanted"},
+		{"a; b", 2, `unexpected ";", want the end of the expression`},
+		{"a // b", 3, "a comment can't be"},
+		{"a /* b */", 3, "a comment can't be"},
+		{"a++", 2, "want the end of the expression"},
+		{"a := 3", 3, "want the end of the expression"},
 		{strings.Repeat("(", 100), 65, "nested more than 64 levels deep"},
 		{strings.Repeat("!", 100) + "a", 65, "nested more than 64 levels deep"},
 		{strings.Repeat("a+", 100) + "a", 130, "nested more than 64 levels deep"},

@@ -33,7 +33,7 @@ const (
 	childTime   = 2 * time.Minute
 )
 
-// marker is in every hostile string; it must never stand in C or Go.
+// marker is part of every hostile string; it must never reach C or Go.
 const marker = "MARKER"
 
 // hostile are values that take a place of a value or a name.

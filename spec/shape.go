@@ -47,7 +47,7 @@ func (l *loader) shape(v, s cue.Value) bool {
 		if kind == cue.FloatKind || kind == cue.NumberKind {
 			d := l.add(codeKind, l.pos(v), "%s has to be %s, not a fraction", l.what(v), describe(choices))
 			if p := l.pos(v); l.what(v) == "kernel" && p.IsValid() {
-				d.WithHint("a version stands in quotes: %q", l.textAt(p))
+				d.WithHint("a version is written in quotes: %q", l.textAt(p))
 			}
 			return false
 		}
@@ -121,7 +121,7 @@ func (l *loader) structShape(v, s cue.Value) {
 		name, child := it.Selector().Unquoted(), it.Value()
 		if it.Selector().ConstraintType() != 0 {
 			l.add(codeShape, l.labelPos(child), "%s is only a constraint here, without a value", it.Selector()).
-				WithHint("a name that ends in ? stands in quotes: %q", name+"?")
+				WithHint("a name that ends in ? is written in quotes: %q", name+"?")
 			continue
 		}
 		given[name] = true

@@ -33,7 +33,7 @@ type Spec struct {
 	Translations int // rows of the table of translations (`translations`); 0: the default
 }
 
-// Priority says where the priority of a packet stands. Levels count from 0, the most urgent one; a value beyond the
+// Priority says where the priority of a packet is. Levels count from 0, the most urgent one; a value beyond the
 // last level means the last one.
 type Priority struct {
 	Levels int   // 1 to 64; 0 in Program.Priority
@@ -56,7 +56,7 @@ type Group struct {
 type Event struct {
 	Name     Name
 	Fields   []*Member
-	Required bool // what can't be told to user space isn't sent
+	Required bool // what can't be reported to user space isn't sent
 }
 
 // Kernel is a kernel version that a spec demands, such as "5.15".
@@ -84,7 +84,7 @@ type Header struct {
 	After  []*After // what in an enclosing header says that this one follows
 	Parts  []*Part  // names for groups of fields
 
-	// Metadata is "vlan" where the outermost such header may stand in the packet's metadata (skb->vlan_tci) instead of
+	// Metadata is "vlan" where the outermost such header may be in the packet's metadata (skb->vlan_tci) instead of
 	// in the frame.
 	Metadata string
 	// Segmented headers are those that the kernel repeats in front of each segment of a GSO packet (GSO).
@@ -115,7 +115,7 @@ type Field struct {
 	// FieldSized: the forms of the elements that the field is a list of; the first whose When holds counts
 	Elements []*Elements
 
-	// Role tells `send` what the field is for: source, destination, hop_limit, link_source,
+	// Role says what the field is for in `send`: source, destination, hop_limit, link_source,
 	// link_destination; "" for none.
 	Role Name
 	// Origin is the value that the field gets in a datagram that a relay originates; nil keeps what came.
@@ -199,7 +199,7 @@ type Constraint struct {
 	Pos   diag.Pos
 }
 
-// LiteralKind tells the members of a Literal apart.
+// LiteralKind says which member of a Literal is set.
 type LiteralKind int
 
 const (

@@ -103,10 +103,10 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 			return c, fmt.Errorf("%s: %w", v, err)
 		}
 		defer r.close()
-		told := uint64(0)
+		reported := uint64(0)
 		subjects = append(subjects, &subject{variant: v, program: r.program(), after: func(copies int) error {
-			told += uint64(copies)
-			return r.told(told)
+			reported += uint64(copies)
+			return r.reported(reported)
 		}})
 	}
 	for round := range o.Rounds {

@@ -19,7 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// Variant is a way from the publisher to its receivers.
+// Variant is a path from the publisher to its receivers.
 type Variant string
 
 const (
@@ -39,8 +39,8 @@ const (
 	relayPort = 5004
 	firstPort = 10000
 	ssrc      = 7
-	sequence  = 2  // where a packet's number stands
-	stampAt   = 16 // where a time stamp may stand, after the RTP header and the VP8 descriptor
+	sequence  = 2  // where a packet's number is
+	stampAt   = 16 // where a time stamp may be, after the RTP header and the VP8 descriptor
 )
 
 // role is the environment variable that tells a copy of the running program to be a relay.

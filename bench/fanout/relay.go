@@ -36,9 +36,9 @@ func receiversAt(first netip.AddrPort, n int) (list []receiver) {
 // generated is a relay made from a spec, with one group of receivers.
 type generated interface {
 	attach(device string) error
-	program() *ebpf.Program      // the one that makes the copies
-	told(copies uint64) error    // waits until user space knows of so many copies in all, where it is told of them
-	serve(packets *reader) error // does what the kernel leaves to user space, until it fails
+	program() *ebpf.Program       // the one that makes the copies
+	reported(copies uint64) error // waits until user space knows of so many copies in all, if it gets events
+	serve(packets *reader) error  // does what the kernel leaves to user space, until it fails
 	close()
 }
 
@@ -85,7 +85,7 @@ func loadRewrite(server netip.AddrPort, receivers []receiver) (_ *rewriter, err 
 
 func (r *rewriter) attach(device string) error { return r.kernel.Deliver.Attach(device) }
 func (r *rewriter) program() *ebpf.Program     { return r.kernel.Deliver.Kernel() }
-func (r *rewriter) told(uint64) error          { return nil }
+func (r *rewriter) reported(uint64) error      { return nil }
 func (r *rewriter) close()                     { _ = r.kernel.Close() }
 
 // serve waits for packets that the kernel doesn't relay.

@@ -77,7 +77,7 @@ const (
 	goodSize = 1200
 	tooDear  = 1.2
 
-	leastDelay = 5 // µs: what is less can't be told from chance
+	leastDelay = 5 // µs: what is less may be chance
 )
 
 // PrintVerdict prints whether the user-space relays are good enough to compare with, whether the relay reaches its

@@ -84,8 +84,8 @@ func (r *sfu) attach(device string) error {
 
 func (r *sfu) program() *ebpf.Program { return r.kernel.Video.Kernel() }
 
-// told waits until so many events have been read in all, of which none may be lost.
-func (r *sfu) told(events uint64) error {
+// reported waits until so many events have been read in all, of which none may be lost.
+func (r *sfu) reported(events uint64) error {
 	return testnet.Until(time.Second, fmt.Sprintf("%d events read (%d were lost)", events, r.kernel.Lost().Sent),
 		func() bool {
 			return r.events.Load() >= events
@@ -99,7 +99,7 @@ func (r *sfu) close() {
 }
 
 // serve fetches the packets themselves, which come to user space for what the kernel leaves to it, such as answering
-// who missed one. Nobody waits for them, so they are fetched now and then: being woken for each would cost more than
+// who missed one. No reader waits for them, so they are fetched now and then: being woken for each would cost more than
 // all its copies.
 func (r *sfu) serve(packets *reader) error {
 	for {

@@ -70,7 +70,7 @@ func TestQuota(t *testing.T) {
 func answered(t *testing.T, s *net.UDPConn, text string) bool {
 	t.Helper()
 	if _, err := s.Write([]byte(text)); err != nil {
-		return false // refused by the host: nobody listens yet
+		return false // refused by the host: the server does not listen yet
 	}
 	if err := s.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
 		t.Fatal(err)

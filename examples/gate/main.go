@@ -1,5 +1,5 @@
 // The gate command is a UDP echo service behind the gate: it accepts connections (a source address and port each),
-// tells the kernel about them, and forgets them when they have been quiet for a while. What a source sends over its
+// adds them to the kernel's table, and removes them when they have been quiet for a while. What a source sends over its
 // quota never gets here.
 package main
 

@@ -226,7 +226,7 @@ func (b *bed) seen(name string, capture *testnet.Capture, port uint16) []lab.See
 	}
 	for i := 1; i < len(list); i++ {
 		if int32(list[i].Timestamp-list[i-1].Timestamp) < 0 {
-			b.Errorf("%s: the time goes back at packet %d: %+v behind %+v", name, i, list[i], list[i-1])
+			b.Errorf("%s: the time goes back at packet %d: %+v after %+v", name, i, list[i], list[i-1])
 		}
 	}
 	return list

@@ -21,7 +21,7 @@ import (
 const first = lab.KeyInterval
 
 // Two real decoders and two receivers of ours get the stream, one each with the base layer alone. All pictures are the
-// encoder's; nobody's numbers have a gap, as tshark sees it; and the kernel has sent all of it.
+// encoder's; no receiver's numbers have a gap, as tshark sees it; and the kernel has sent all of it.
 func TestStream(t *testing.T) {
 	needs.Root(t)
 	for _, family := range []int{4, 6} {
@@ -102,14 +102,14 @@ func TestUserSpace(t *testing.T) {
 	}
 }
 
-// Packets get lost on the way to the server and from there, and some overtake others. In the end everybody has
+// Packets get lost on the way to the server and from there, and some overtake others. In the end each receiver has
 // everything that it wants, under numbers without a gap.
 func TestLoss(t *testing.T) {
 	needs.Root(t)
 	b := newBed(t, 4, 2)
 	full, base := b.receiver(0), b.receiver(1)
-	// The key frame that all begin with comes well, and so does the end, after which nobody
-	// could tell what is missing.
+	// The key frame that all begin with comes well, and so does the end, after which no one
+	// could know what is missing.
 	var sent, toFull, toBase int
 	b.pub.Lose = func(n uint16) bool { sent++; return sent > 150 && sent < 280 && n%13 == 7 }
 	b.pub.Shuffle = func(n uint16) bool { return sent > 150 && sent < 280 && n%7 == 3 }
@@ -232,7 +232,7 @@ func TestSwitch(t *testing.T) {
 		}
 	}
 	if _, keys := other.Asked(); keys == 0 {
-		t.Error("nobody asked for a key frame")
+		t.Error("no one asked for a key frame")
 	}
 }
 
@@ -261,7 +261,7 @@ func TestJoinAndLeave(t *testing.T) {
 	stop()
 	b.settled("steady", steady)
 	got := b.pictures("steady", steady)
-	all := b.wanted(2, first, len(b.video.Frames)) // the first frames went to nobody; later they come again
+	all := b.wanted(2, first, len(b.video.Frames)) // the first frames had no receiver; later they come again
 	for len(all) < len(got) {
 		all = append(all, b.video.Sums...)
 	}
@@ -361,8 +361,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// A server that ends and one that follows it are one to everybody: the kernel forwards meanwhile, and the second one
-// knows what the first one knew. It makes no difference whether the first had time to say goodbye.
+// A server that ends and one that follows it look like one to all clients: the kernel forwards meanwhile, and the
+// second one knows what the first one knew. It makes no difference whether the first had time to say goodbye.
 func TestSuccessor(t *testing.T) {
 	needs.Root(t)
 	for _, end := range []struct {
@@ -392,7 +392,7 @@ func TestSuccessor(t *testing.T) {
 			}
 			was := base.Tally().Packets
 			b.check(base.Await(wait, "pictures go on", func(n lab.Tally) bool { return n.Packets > was+5 }))
-			pace := time.NewTicker(20 * time.Millisecond) // what came while there was no server, nobody can send again
+			pace := time.NewTicker(20 * time.Millisecond) // what came while there was no server, can't be sent again
 			defer pace.Stop()
 			b.await(wait, "a packet is sent again", func() bool {
 				<-pace.C

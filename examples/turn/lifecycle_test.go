@@ -14,7 +14,7 @@ import (
 )
 
 // second is another client with its own channel to another peer on the same hosts. What it sends arrives after
-// everything that was sent before on the same way, so that absence can be told without waiting.
+// everything that was sent before on the same path, so that absence is known without waiting.
 type second struct {
 	client *turnlab.Client
 	peer   *net.UDPConn
@@ -79,7 +79,7 @@ func TestRefresh(t *testing.T) {
 }
 
 // A bound number can't be given to another peer, nor a peer another number (RFC 8656 §12.1); after the channel has
-// expired both can, and nothing goes the old way.
+// expired both can, and nothing takes the old path.
 func TestRebindAfterExpiry(t *testing.T) {
 	needs.Root(t)
 	b := newBed(t, 4, 4, "--channel-lifetime", "1s")
@@ -167,7 +167,7 @@ func TestCloseWhileFlowing(t *testing.T) {
 				case <-stop:
 					return
 				case <-pace.C:
-					_ = send() // refused once nobody listens there any more
+					_ = send() // refused once no socket listens there
 				}
 			}
 		})
@@ -207,7 +207,7 @@ func TestKilled(t *testing.T) {
 	lost := func() bool {
 		drain(b.peer)
 		at := time.Now()
-		_ = b.client.Send(channel, []byte("is anyone there")) // refused, with nobody listening
+		_ = b.client.Send(channel, []byte("is anyone there")) // refused, since no socket listens
 		_ = b.peer.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 		_, err := b.peer.Read(make([]byte, 100))
 		if err == nil {
@@ -242,7 +242,7 @@ func TestStopped(t *testing.T) {
 	check(t, b.server.Stop())
 	drain(b.peer)
 	check(t, b.line.Relay.SetForwarding(true))
-	_ = b.client.Send(channel, []byte("stale")) // refused, with nobody listening
+	_ = b.client.Send(channel, []byte("stale")) // refused, since no socket listens
 	// The barrier: an ordinary packet to the peer, routed.
 	direct := udpSocket(t, b.line.Client, at(b.line.ClientAddr.V4, 0))
 	_, err := direct.WriteToUDPAddrPort([]byte("barrier"), addrOf(b.peer))

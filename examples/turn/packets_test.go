@@ -64,7 +64,7 @@ func tagged(frame []byte, tags ...uint32) []byte {
 	return append(out, frame[12:]...)
 }
 
-// options adds a timestamp option that nobody fills in to an IPv4 header.
+// options adds a timestamp option that no one fills in to an IPv4 header.
 func options(frame []byte) []byte {
 	out := bytes.Clone(frame[:offUDP])
 	out = append(out, 1, 1, 1, 0) // three times no operation, end of options
@@ -110,7 +110,7 @@ var oddities = []oddity{
 	{"no UDP checksum", 4, one(func(f []byte) []byte { f[offUDP+6], f[offUDP+7] = 0, 0; return f }), inKernel, 0},
 	{"no UDP checksum over IPv6", 6, one(func(f []byte) []byte { f[offU6+6], f[offU6+7] = 0, 0; return f }),
 		inNowhere, 0},
-	{"bytes behind the IP datagram", 0, one(func(f []byte) []byte { return append(f, "trailing bytes"...) }),
+	{"bytes after the IP datagram", 0, one(func(f []byte) []byte { return append(f, "trailing bytes"...) }),
 		inKernel, 0},
 	{"IP options", 4, one(options), inUser, 0},
 	{"two fragments", 4, func(f []byte) [][]byte { return fragments(f, 64) }, inUser, 0},
@@ -248,7 +248,7 @@ func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]
 	if !arrived {
 		roundTrip(b.T, b.second.client, channel, b.second.peer, 5)
 		if n := drain(receiver); n > 0 {
-			b.Errorf("%s: it arrived, but nobody should have sent it on", program)
+			b.Errorf("%s: it arrived, but should not have been forwarded", program)
 		}
 		want := uint64(1) // the round trip
 		if o.way == inVain {
@@ -393,7 +393,7 @@ func TestRoutes(t *testing.T) {
 				check(t, err)
 				check(t, b.line.Relay.Run("ip", "route", "add", kind, peer))
 				before := b.stats()
-				check(t, testnet.Until(wait, "packets go up", func() bool {
+				check(t, testnet.Until(wait, "packets pass to the stack", func() bool {
 					p, _ := sent(b.stats())
 					check(t, b.client.Send(channel, []byte("nowhere to go")))
 					q, _ := sent(b.stats())

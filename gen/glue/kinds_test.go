@@ -6,7 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// TestKinds wants a field for every kind of type that may stand in an event.
+// TestKinds wants a field for every kind of type that may be in an event.
 func TestKinds(t *testing.T) {
 	for k := range ir.Kinds {
 		if k.In(ir.InEvent) && fromEvent(0, ir.KindType(k)) == "" {

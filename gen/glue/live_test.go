@@ -161,7 +161,7 @@ func row(place byte, version int) []any {
 
 // From a spec to the wire: while packets flow, receivers come, go and change, all in steps. Each packet reaches the
 // receivers of one step, each of them once, with its values of that step; numbers are allocated without gaps, in order;
-// user space is told of every copy.
+// user space gets an event for every copy.
 func TestStepsOnTheWire(t *testing.T) {
 	h := live(t)
 	group, err := h.relay.GroupKind("subscribers").Open(t.Context(), netip.MustParseAddrPort("192.0.2.1:5004"))
@@ -200,7 +200,7 @@ func TestStepsOnTheWire(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var told atomic.Uint64
+	var reported atomic.Uint64
 	var reader, changes sync.WaitGroup
 	reader.Go(func() {
 		for ev, err := range h.relay.Events(ctx) {
@@ -208,9 +208,9 @@ func TestStepsOnTheWire(t *testing.T) {
 				return
 			}
 			if ev.Receiver == nil {
-				t.Errorf("packet %d went to nobody known", ev.Uint(0))
+				t.Errorf("packet %d went to an unknown receiver", ev.Uint(0))
 			}
-			told.Add(1)
+			reported.Add(1)
 		}
 	})
 	var stop atomic.Bool
@@ -241,16 +241,16 @@ func TestStepsOnTheWire(t *testing.T) {
 			&unix.SockaddrLinklayer{Ifindex: h.there.Index}); err != nil {
 			t.Fatal(err)
 		}
-		for packets%16 == 15 && told.Load()+32*receivers < uint64(packets)*receivers { // so that no queue runs over
+		for packets%16 == 15 && reported.Load()+32*receivers < uint64(packets)*receivers { // so that no queue runs over
 			goruntime.Gosched()
 		}
 	}
 	stop.Store(true)
 	changes.Wait()
-	for began := time.Now(); h.seen() < uint64(packets) || told.Load() < uint64(packets)*receivers; {
+	for began := time.Now(); h.seen() < uint64(packets) || reported.Load() < uint64(packets)*receivers; {
 		if time.Since(began) > 10*time.Second {
-			t.Fatalf("%d of %d packets were seen, %d of %d copies told, %d lost", h.seen(), packets, told.Load(),
-				packets*receivers, h.relay.Lost(1))
+			t.Fatalf("%d of %d packets were seen, %d of %d copies reported, %d lost", h.seen(), packets,
+				reported.Load(), packets*receivers, h.relay.Lost(1))
 		}
 	}
 	cancel()

@@ -171,7 +171,7 @@ func (l *pathLab) follow(send func(size int), big, sent string) {
 	before := l.counted(sent)
 	send(large)
 	l.until(time.Second, "the first large one is sent", func() bool { return l.counted(sent) == before+1 })
-	l.until(soon, "large ones go up", func() bool { send(large); return l.counted(big) > 0 })
+	l.until(soon, "large ones pass to the stack", func() bool { send(large); return l.counted(big) > 0 })
 	if !l.arrives(small, send) { // after all that was sent before it
 		l.Error("small ones don't arrive any more")
 	}
@@ -183,7 +183,7 @@ func (l *pathLab) follow(send func(size int), big, sent string) {
 		l.Error("small ones don't arrive any more")
 	}
 	if up, out := l.counted(big)-ups, l.counted(sent)-sents; up != 10 || out != 1 {
-		l.Errorf("of 10 large ones and a small one, %d go up and %d are sent, want 10 and 1", up, out)
+		l.Errorf("of 10 large ones and a small one, %d pass to the stack and %d are sent, want 10 and 1", up, out)
 	}
 }
 
@@ -297,7 +297,7 @@ programs: spread: {
 			add := func(to netip.AddrPort, local netip.Addr) *runtime.Receiver {
 				v, err := group.Add(t.Context(), netip.AddrPortFrom(local, 5004), to)
 				l.must(err)
-				l.until(5*time.Second, "the way is known", func() bool {
+				l.until(5*time.Second, "the next hop is known", func() bool {
 					return v.Hops()[0].State == runtime.HopDirect
 				})
 				return v
@@ -324,7 +324,7 @@ programs: spread: {
 				t.Error("small ones don't arrive any more")
 			}
 			// The kernel has the new list for some milliseconds when this says so.
-			l.until(time.Second, "the MTU is told", func() bool { return far.Hops()[0].MTU == pathMTU })
+			l.until(time.Second, "the MTU is known", func() bool { return far.Hops()[0].MTU == pathMTU })
 			if u := must(near.Usage()); u.Declined != 0 {
 				t.Errorf("the other receiver: %+v", u)
 			}

@@ -275,7 +275,7 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 }
 
 // constant is the name of a reason in Go, behind its program's. Names of kinds that a spec and the compiler both give
-// are told apart by the kind, so that none depends on what else a program does.
+// are distinguished by the kind, so that none depends on what else a program does.
 func constant(r *ir.Reason) string {
 	name := exported(r.Name)
 	switch r.Kind {

@@ -239,7 +239,7 @@ func TestRenderNames(t *testing.T) {
 		"Tag_2 *runtime.Counter", "Close_3 *CloseGroups",
 		"Open(ctx context.Context, key netip.Addr) (*CloseGroup, error)", "Receiver   *SubscribersReceiver",
 		"Receiver Receiver", "Receiver *CloseReceiver",
-		"Time_2     uint16", "Mono_2     uint64", "Receiver_2 netip.AddrPort", "what it can't tell isn't sent",
+		"Time_2     uint16", "Mono_2     uint64", "Receiver_2 netip.AddrPort", "what it can't report isn't sent",
 		"Event    uint64", "Lost     uint64"} {
 		if !bytes.Contains(bytes.ReplaceAll(src, []byte("\n// "), []byte(" ")), []byte(text)) {
 			t.Errorf("no %q in the package", text)
@@ -247,7 +247,7 @@ func TestRenderNames(t *testing.T) {
 	}
 }
 
-// Texts of the spec stay within the comment or the string that they stand in.
+// Texts of the spec stay within the comment or the string that they are in.
 func TestRenderText(t *testing.T) {
 	src, err := Render(nasty(), RenderOptions{})
 	if err != nil {

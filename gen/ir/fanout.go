@@ -32,7 +32,7 @@ type Event struct {
 	Name     string
 	ID       int // from 1 on, in the order of Plan.Events
 	Fields   Struct
-	Required bool // what can't be told to user space isn't sent
+	Required bool // what can't be reported to user space isn't sent
 	Pos      diag.Pos
 }
 
@@ -77,11 +77,11 @@ type ElementForm struct {
 	Stop int // the identifier that ends the list; -1: none
 }
 
-// FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it
-// goes on as it came, but for the bytes after End (Reason of kind Passed), or is dropped. Each is a block that runs
-// once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every path. In it, values are those of
-// the packet that came, whatever earlier copies wrote; a statement that stops ends that receiver's turn, and its reason
-// is of kind Declined.
+// FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's
+// processing: it goes on as it came, but for the bytes after End (Reason of kind Passed), or is dropped. Each is a
+// block that runs once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every path. In it,
+// values are those of the packet that came, whatever earlier copies wrote; a statement that stops ends that
+// receiver's turn, and its reason is of kind Declined.
 type FanOut struct {
 	Effects // before the first copy; Admits and required Emits send the packet up
 	Group   *Group

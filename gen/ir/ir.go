@@ -18,7 +18,7 @@
 //
 // # Offsets
 //
-// All offsets are in bytes from the first byte of the link-layer header (skb->data at TC), so a tag that stands in the
+// All offsets are in bytes from the first byte of the link-layer header (skb->data at TC), so a tag that is in the
 // packet's metadata takes no space.
 package ir
 

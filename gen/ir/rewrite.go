@@ -41,7 +41,7 @@ type Rewrite struct {
 	Resize Resize
 	Family int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
 	PopTag bool // the VLAN tag in the metadata goes away (bpf_skb_vlan_pop)
-	// the outermost VLAN tag stands in the frame, after the link-layer addresses, and goes away (bpf_skb_vlan_pop)
+	// the outermost VLAN tag is in the frame, after the link-layer addresses, and goes away (bpf_skb_vlan_pop)
 	PopInner bool
 	L2       int // bytes of the link-layer headers in the frame that leaves: where the network header begins
 	OldFront Off
@@ -49,7 +49,7 @@ type Rewrite struct {
 	Unmoved  Off // unless InPlace: after the last header that came in front of all that is taken out or put in
 	Payload  Expr
 	Trim     bool          // cut the tail off
-	Parts    []*HeaderPart // what stands where in the new front
+	Parts    []*HeaderPart // where each part is in the new front
 	Stores   []Store
 	Sums     []*Sum
 	Priority Expr // skb->priority, or nil
@@ -141,8 +141,8 @@ func (s *Sum) Terms() iter.Seq[Term] {
 
 // Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region)
 // the bytes of the packet that came from At, Len of them, at most Max, or (New) another checksum of the rewrite, one
-// that stands in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers,
-// too. Where only the packet tells the position, OddIf holds where it is odd.
+// that is in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers,
+// too. Where the position depends on the packet, OddIf holds where it is odd.
 type Term struct {
 	Value  Expr
 	Size   int

@@ -57,7 +57,7 @@ type Guard struct {
 func (s *Guard) at() diag.Pos     { return s.Pos }
 func (s *Guard) parts(v *visitor) { v.exprs(s.Cond) }
 
-// If runs Then or Else; the block in which it stands goes on after it, unless the branch ended in a terminal.
+// If runs Then or Else; its own block goes on after it, unless the branch ended in a terminal.
 type If struct {
 	Cond Expr
 	Then []Stmt

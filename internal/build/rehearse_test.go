@@ -11,7 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// A plan that contradicts itself is never written. The fault is one that strangers found: what stands after a header
+// A plan that contradicts itself is never written. The fault is one that strangers found: what is after a header
 // of variable length that is popped was written at the place that it came from, and every packet was dropped.
 func TestRehearse(t *testing.T) {
 	const file = "../../golden/pop-variable/spec.cue"

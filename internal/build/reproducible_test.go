@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // The same spec gives the same bytes in another folder, as another user, at another time, in another environment. That
-// what stands in the tree is the same, too, is for make check. Becoming another user takes root.
+// that the tree has the same is for make check to find. Becoming another user takes root.
 func TestReproducible(t *testing.T) {
 	needs.Root(t)
 	for _, file := range []string{"../../examples/turn/spec.cue", spread} {

@@ -17,14 +17,14 @@ import (
 type Written struct {
 	Files   []string // in the folder now, without the manifest, sorted
 	Removed []string // of an earlier build, and no longer part of it
-	Kept    []string // of an earlier build and no longer part of it, but changed since by somebody
+	Kept    []string // of an earlier build and no longer part of it, but changed since by hand
 	Changed bool     // something was written or removed
 }
 
 // Write puts the files of r into its folder, and leaves those alone that are there already. They are written beside
 // their place first and then renamed, the manifest last, so that a reader never sees half a file, and a failure leaves
 // what was there. Files of an earlier build that are no longer part of this one go away, unless
-// somebody has changed them.
+// they were changed by hand.
 func Write(r *Result) (*Written, error) {
 	old, err := readManifest(r.Dir)
 	if err != nil {

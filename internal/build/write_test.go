@@ -119,7 +119,7 @@ func TestForeignFilesAreLeft(t *testing.T) {
 	write(t, result(dir, "relay.go", "2"))
 }
 
-// A failure in the middle leaves what was there: here a folder stands where a file should go.
+// A failure in the middle leaves what was there: here a folder is where a file should go.
 func TestFailureLeavesTheOldFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, result(dir, "a.h", "old"))

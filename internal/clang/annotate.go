@@ -12,7 +12,7 @@ import (
 // object's BTF, so that the verifier's log names the spec's lines.
 
 // annotate returns the copy. lines has the position of each line of source; a line without one belongs to source
-// itself. A statement of several lines takes one line of the copy, since a directive may not stand in the middle of it.
+// itself. A statement of several lines takes one line of the copy, since a directive may not be in the middle of it.
 func annotate(source string, lines []diag.Pos) string {
 	var out []string
 	file, next := "", 0 // what clang takes the next line for

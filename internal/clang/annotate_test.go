@@ -7,7 +7,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// clang's copy has each statement on one line, attributed to the spec or to the file that stands in the package.
+// clang's copy has each statement on one line, attributed to the spec or to the file of the package.
 func TestAnnotate(t *testing.T) {
 	pos := func(n int) diag.Pos { return diag.Pos{File: "dir/spec.cue", Line: n} }
 	source := []string{

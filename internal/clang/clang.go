@@ -220,7 +220,7 @@ func failure(ctx context.Context, tool *Tool, log string, err error) error {
 	return &Error{Log: log, Version: tool.Version, Err: err}
 }
 
-// run runs a command in a folder, without what the environment may tell it.
+// run runs a command in a folder, without what the environment may set.
 func run(ctx context.Context, dir, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

@@ -35,7 +35,7 @@ type view struct {
 	lines    int // drawn by the last look, to be drawn over
 }
 
-// tallyKey tells tallies apart.
+// tallyKey identifies a tally.
 type tallyKey struct{ program, kind, reason string }
 
 // rate is one line of the table.

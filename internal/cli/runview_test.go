@@ -65,7 +65,7 @@ to_client            0        0.0              0  not attached to eth0: the inte
 	}
 }
 
-// Copies are no packets that came: they have a rate of their own. Receivers and lost records stand after the programs.
+// Copies are no packets that came: they have a rate of their own. Receivers and lost records are after the programs.
 func TestTableOfCopies(t *testing.T) {
 	at := func(seconds uint64) []tally {
 		return []tally{

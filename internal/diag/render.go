@@ -142,7 +142,7 @@ func (r *renderer) line(p Pos) (string, bool) {
 }
 
 // excerpt lays a line out for the screen: tabs become spaces, a long line is cut. It returns the text, how many
-// columns stand in front of what is underlined, and how many are underlined (at least one).
+// columns precede what is underlined, and how many are underlined (at least one).
 func excerpt(line string, column, length int) (text string, indent, carets int) {
 	from := min(max(column-1, 0), len(line))
 	to := min(from+max(length, 1), len(line))

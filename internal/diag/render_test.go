@@ -46,14 +46,14 @@ func cases() map[string]*List {
 			l.Warn(testCode, at(1, 7, 6), "another one")
 		}),
 		"no_source": one(func(l *List) {
-			l.Add(testCode, Pos{"other.cue", 7, 1, 1}, "nowhere to be seen").WithLabel("behind the caret")
-			l.Add(testCode, at(99, 1, 1), "behind the end")
+			l.Add(testCode, Pos{"other.cue", 7, 1, 1}, "nowhere to be seen").WithLabel("after the caret")
+			l.Add(testCode, at(99, 1, 1), "after the end")
 		}),
 		"ends": one(func(l *List) {
-			l.Add(testCode, at(1, 13, 1), "behind the last character")
+			l.Add(testCode, at(1, 13, 1), "after the last character")
 			l.Add(testCode, at(1, 7, 600), "longer than the line")
 			l.Add(testCode, at(4, 1, 1), "a tab")
-			l.Add(testCode, at(3, 500, 0), "far behind the line")
+			l.Add(testCode, at(3, 500, 0), "far after the line")
 		}),
 		"hostile": one(func(l *List) {
 			l.Add(testCode, at(8, 4, 2), "a message\x1b[2J with\r\ncontrol characters")
@@ -158,7 +158,7 @@ func TestRenderNothing(t *testing.T) {
 	}
 }
 
-// The carets stand under the same characters wherever a long line is cut.
+// The carets are under the same characters wherever a long line is cut.
 func TestExcerptOfLongLines(t *testing.T) {
 	line := strings.Repeat("0123456789", 40)
 	for column := 1; column <= len(line); column++ {

@@ -145,7 +145,7 @@ func (d *drawing) separator(above, below []int) {
 	d.out.WriteString(line.String() + "\n")
 }
 
-// line draws one row of fields. The name of a field that spans rows stands in the middle one, or in the first that has
+// line draws one row of fields. The name of a field that spans rows is in the middle one, or in the first that has
 // room.
 func (d *drawing) line(r int, cells []int, labelled []bool) {
 	d.out.WriteString("|")

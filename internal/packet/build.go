@@ -15,7 +15,7 @@ type Layer struct {
 	Raw    []byte
 }
 
-// Frame is a frame that was built, and where its headers stand.
+// Frame is a frame that was built, and where its headers are.
 type Frame struct {
 	Data  []byte
 	Spans []*Span

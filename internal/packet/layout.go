@@ -51,7 +51,7 @@ func (hs *Headers) Group(name string) []*spec.Header {
 	return out
 }
 
-// Place is where a field stands in a frame.
+// Place is where a field is in a frame.
 type Place struct {
 	Field *spec.Field
 	Bit   int // from the first bit of the frame
@@ -59,7 +59,7 @@ type Place struct {
 	There bool
 }
 
-// Span is where a header stands in a frame, and how far its content reaches.
+// Span is where a header is in a frame, and how far its content reaches.
 type Span struct {
 	Header *spec.Header
 	Start  int

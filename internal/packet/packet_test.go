@@ -278,7 +278,7 @@ func TestCheck(t *testing.T) {
 		{"payload", func(f []byte) []byte { f[46] = 'H'; return f }, `payload: got "Hello", want "hello"`},
 		{"endpoint", func(f []byte) []byte { f[26] = 1; return f }, "ipv4.src: got 1.51.100.7, want 198.51.100.7"},
 		{"cut", func(f []byte) []byte { return f[:30] }, "ipv4.dst: the packet ends inside of it"},
-		{"behind the datagram", func(f []byte) []byte { return append(f, 0, 0, 0) }, ""},
+		{"after the datagram", func(f []byte) []byte { return append(f, 0, 0, 0) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var diags diag.List

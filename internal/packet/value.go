@@ -13,7 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Value is the value of a field: an integer, or bytes as they stand in the packet.
+// Value is the value of a field: an integer, or bytes as they are in the packet.
 type Value struct {
 	Int   uint64
 	Bytes []byte // nil: an integer

@@ -40,7 +40,7 @@ type writer struct {
 	each   bool // inside of a fan-out's Each
 }
 
-// line writes one line. A position stands at its end, after a semicolon.
+// line writes one line. A position is at its end, after a semicolon.
 func (w *writer) line(pos diag.Pos, format string, args ...any) {
 	w.WriteString(strings.Repeat("  ", w.indent))
 	fmt.Fprintf(w, format, args...)

@@ -143,7 +143,7 @@ func (h hints) addresses() []bytesHint {
 	return all
 }
 
-// make returns a value as it stands in a packet, in n bytes.
+// make returns a value as it is in a packet, in n bytes.
 func (b bytesHint) make(s Source, n int) []byte {
 	v := slices.Clone(b.value)
 	if b.bits >= 0 {

@@ -125,7 +125,7 @@ func (g *Generator) mend(b []byte, f *packet.Frame) {
 	}
 }
 
-// readdress addresses a frame to somebody else, or to many, or gives it an IP address that no single host has.
+// readdress addresses a frame to another host, or to many, or gives it an IP address that no single host has.
 func (g *Generator) readdress(b []byte, f *packet.Frame) {
 	if len(b) >= 6 && g.One(2) {
 		to := g.bytes(6)

@@ -5,8 +5,8 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 var (
 	codeUnknownProgram = diag.Define("FR0301", "a test names an unknown program",
 		"A test runs one program of its spec, by name.",
-		`tests: "goes up": {program: "to_per", packet: [{eth: {}}], expect: up: true}`,
-		`tests: "goes up": {program: "to_peer", packet: [{eth: {}}], expect: up: true}`)
+		`tests: "passes to the stack": {program: "to_per", packet: [{eth: {}}], expect: up: true}`,
+		`tests: "passes to the stack": {program: "to_peer", packet: [{eth: {}}], expect: up: true}`)
 	codeUnknownSession = diag.Define("FR0302", "a test names an unknown session or field",
 		"`sessions` in a test opens sessions of the spec: each is the session's name with a value for each of\n"+
 			"its fields.",

@@ -498,7 +498,7 @@ func (p *preparer) expected() {
 func verb(verdict string) string {
 	switch verdict {
 	case "up":
-		return "go up"
+		return "pass to the stack"
 	case "sent":
 		return "be sent"
 	}

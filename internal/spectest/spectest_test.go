@@ -186,7 +186,7 @@ func TestMistakes(t *testing.T) {
 			`the rows of table "by_peer" belong to session "channel"`,
 		},
 		{"reason", `expect: up: "channel_data_length"`, `expect: up: "chanel_data_length"`, "FR0304",
-			`no reason to go up in program to_peer "chanel_data_length"`},
+			`no reason to pass to the stack in program to_peer "chanel_data_length"`},
 		{"setting", `program:  "to_peer"`, `program:  "to_peer", settings: port: 5`, "FR0305", `no setting "port"`},
 		{"counter", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", counters: hits: 2}`, "FR0305",
 			`no counter "hits"`},

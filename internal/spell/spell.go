@@ -1,4 +1,4 @@
-// Package spell finds the word that somebody meant who wrote another one.
+// Package spell finds the word that was meant where another one was written.
 package spell
 
 import "slices"

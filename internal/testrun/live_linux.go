@@ -238,7 +238,7 @@ func (l *Live) open(offload bool) (err error) {
 		return fmt.Errorf("find fr1: %w", err)
 	}
 	if err := errors.Join(netlink.LinkSetMTU(far, liveMTU), setOffload("fr0", offload)); err != nil {
-		return fmt.Errorf("set up the way out: %w", err)
+		return fmt.Errorf("set up the devices after the relay: %w", err)
 	}
 	guard, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "gate", Type: ebpf.SchedCLS, Instructions: gate, License: "GPL",
@@ -461,7 +461,7 @@ func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMSGSIZE) {
 		return nil, ErrRefused
 	}
-	// What is dropped on the way, no one sees.
+	// What is dropped in between is not seen.
 	if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENOMEM) {
 		return nil, fmt.Errorf("send %d bytes: %w", len(s.Data), err)
 	}
@@ -496,7 +496,7 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 			return l.seen, nil
 		}
 		if time.Since(start) > 10*time.Second {
-			return nil, errors.New("a marker that was sent behind a packet doesn't come through within 10 s")
+			return nil, errors.New("a marker that was sent after a packet doesn't come through within 10 s")
 		}
 		runtime.Gosched()
 	}

@@ -191,7 +191,7 @@ func OnDevice(index int) []byte {
 
 // Result is what the kernel made of a packet.
 type Result struct {
-	Verdict  sim.Verdict // VerdictUp also where the spec passes the packet: only the reason tells
+	Verdict  sim.Verdict // VerdictUp also where the spec passes the packet: only the reason shows that
 	Data     []byte      // valid until the next run
 	Mark     uint32
 	Priority uint32

@@ -13,7 +13,7 @@ import (
 
 const child = "FASTRELAY_TEST_CHILD"
 
-// A process without rights is told which ones it lacks, not that a limit could not be raised.
+// The error names the rights that a process lacks; it does not say that a limit could not be raised.
 func TestLoadWithoutRights(t *testing.T) {
 	if os.Getenv(child) != "" {
 		r, list, err := build.Spec(t.Context(), "../../examples/paths/spec.cue", build.Options{})

@@ -8,7 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Encode lays a literal out as a table or a setting holds it. A next hop gets hop as the way to it.
+// Encode lays a literal out as a table or a setting holds it. A next hop gets hop.
 func Encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
 	switch {
 	case t.Kind == ir.Bool:

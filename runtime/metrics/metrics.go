@@ -21,7 +21,7 @@
 //	fastrelay_receivers{relay,group}                    receivers in all groups of the kind
 //	fastrelay_receivers_limit{relay,group}              how many there may be
 //	fastrelay_events_lost_total{relay,event}            records lost because the ring was full
-//	fastrelay_events_waiting_bytes{relay}               bytes of records that nobody has read yet
+//	fastrelay_events_waiting_bytes{relay}               bytes of records that were not read yet
 //	fastrelay_events_ring_bytes{relay}                  how many the ring holds
 //
 // And for each receiver, named by its group's key and its number, as many as there are:
@@ -211,7 +211,7 @@ func newGroupFamilies() *groupFamilies {
 			name: "fastrelay_events_lost_total", typ: "counter", help: "Records lost because the ring was full.",
 		},
 		waiting: &family{
-			name: "fastrelay_events_waiting_bytes", typ: "gauge", help: "Bytes of records that nobody has read yet.",
+			name: "fastrelay_events_waiting_bytes", typ: "gauge", help: "Bytes of records that were not read yet.",
 		},
 		ring: &family{
 			name: "fastrelay_events_ring_bytes", typ: "gauge", help: "Bytes of records that the ring holds.",
@@ -286,7 +286,7 @@ func (f *groupFamilies) addReceiver(v *runtime.Receiver, labels []string) error 
 	return nil
 }
 
-// family is the series of one name, which have to stand together.
+// family is the series of one name, which have to be together.
 type family struct {
 	name, typ, help string
 	series          bytes.Buffer

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-// A small relay written by hand, for the tests of what sends to many: it walks a group's list as a generated one does, and tells
-// of each copy in an event instead of sending it. It includes nothing: bpf.h of internal/test/bpftest stands before it.
+// A small relay written by hand, for the tests of what sends to many: it walks a group's list as a generated one does, and reports
+// of each copy in an event instead of sending it. It includes nothing: bpf.h of internal/test/bpftest is prepended.
 #define GROUPS 4
 #define MAX 64
 #define ROWS 128
@@ -118,7 +118,7 @@ static long each(__u32 i, struct turn *t)
 	return 0;
 }
 
-// A packet is 14 bytes that nobody looks at, then the key of its group.
+// A packet is 14 bytes that are not read, then the key of its group.
 SEC("tc") int prog_fan(struct __sk_buff *skb)
 {
 	struct turn t = { .len = skb->len };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Counts the system calls of one process, which has its number in a PID namespace. It includes nothing: bpf.h of internal/test/bpftest
-// stands before it.
+// is before it.
 
 const volatile __u32 process = 0;
 const volatile __u64 device = 0, inode = 0; // of the namespace

@@ -114,7 +114,7 @@ SEC("tc") int sink(struct __sk_buff *skb)
  */
 #define DELAYS (1 << 18)
 
-const volatile __u32 delay_stamp; /* where the time stamp stands in the payload */
+const volatile __u32 delay_stamp; /* where the time stamp is in the payload */
 __u32 delay_values[DELAYS];
 __u64 delay_count; /* of delays, whether there was room for them or not */
 

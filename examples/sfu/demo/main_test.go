@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// The demo runs, and its table has a line for each receiver, of whom nobody has a gap.
+// The demo runs, and its table has a line for each receiver, none of which has a gap.
 func TestRun(t *testing.T) {
 	needs.Root(t)
 	var b strings.Builder

@@ -75,7 +75,7 @@ func StartDecoder(host *testnet.Host, at netip.AddrPort, payloadType uint8, pict
 	return d, err
 }
 
-// taken reports whether somebody on the host has the UDP port (proc_net(5)).
+// taken reports whether a socket on the host has the UDP port (proc_net(5)).
 func taken(host *testnet.Host, port uint16) bool {
 	var sockets []byte
 	err := host.Do(func() error {

@@ -14,7 +14,7 @@ type Stats struct {
 
 	InKernel   bool   `json:"in_kernel"`     // the relay is loaded
 	Why        string `json:"why,omitempty"` // why it isn't
-	LostEvents uint64 `json:"lost_events"`   // copies that the kernel couldn't tell of
+	LostEvents uint64 `json:"lost_events"`   // copies that the kernel couldn't report
 	// what became of packets and copies, without the reasons that never applied
 	Kernel []Outcome `json:"kernel,omitempty"`
 }
@@ -72,7 +72,7 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-// read reads a request's body. Members that nobody knows are an error: they are typing mistakes.
+// read reads a request's body. Unknown members are an error: they are typing mistakes.
 func read(w http.ResponseWriter, r *http.Request, into any) error {
 	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<10))
 	d.DisallowUnknownFields()

@@ -52,7 +52,7 @@ type feed struct {
 	gaps    []gap
 	begun   time.Time
 	asked   int    // how many times a key frame was asked for again
-	events  uint64 // packets that the kernel told of
+	events  uint64 // packets that the kernel reported
 	lost    uint64 // events of all feeds, at the last gap
 	resumed bool   // from a former server, which events may still be about
 	skipped int64  // as the kernel counts it: the number that the first packet came with, and what was left out since
@@ -147,9 +147,9 @@ func (f *feed) send(data []byte, header int) bool {
 	return true
 }
 
-// told notes what the kernel sent. Lost says how many events were lost so far: if any were since the last gap, this one
-// may be no gap at all, and the subscriber will ask for what it misses.
-func (f *feed) told(original, number uint16, lost func() uint64) {
+// reported notes what the kernel sent. Lost says how many events were lost so far: if any were since the last gap,
+// this one may be no gap at all, and the subscriber will ask for what it misses.
+func (f *feed) reported(original, number uint16, lost func() uint64) {
 	f.events++
 	g, found := f.history.add(f.pub.cache.numbers.near(original), number)
 	if !found {
@@ -287,7 +287,7 @@ func (f *feed) report(r rtcp.ReceptionReport) (rtcp.ReceptionReport, bool) {
 	number := f.history.numbers.near(uint16(r.LastSequenceNumber))
 	s, ok := f.history.ofNumber(number)
 	switch {
-	case f.history.count > 0 && number > f.history.last.number: // the kernel will tell of it in a moment
+	case f.history.count > 0 && number > f.history.last.number: // the kernel will report it in a moment
 		s = f.history.last
 	case !ok:
 		return r, false

@@ -90,9 +90,9 @@ func (d *desk) come(sequence uint16, layer uint8, key bool) {
 	d.pub.receive(data, d.pub.remote, d.now)
 }
 
-// tell lets the kernel tell of a copy.
-func (d *desk) tell(original, number uint16) {
-	d.feed.told(original, number, func() uint64 { return d.lost })
+// report lets the kernel report a copy.
+func (d *desk) report(original, number uint16) {
+	d.feed.reported(original, number, func() uint64 { return d.lost })
 }
 
 // read returns what arrived: the numbers, and for padding their negative.
@@ -163,15 +163,15 @@ func TestRepair(t *testing.T) {
 	k := &fakeKernel{stock: 1 << 20}
 	d := newDesk(t, 0, k)
 	d.come(10, 0, true)
-	d.tell(10, 100)
+	d.report(10, 100)
 	d.come(11, 2, false)
 	d.come(12, 0, false) // declined, such as over the MTU
 	d.come(13, 1, false)
 	d.come(14, 0, false)
 	d.want("the kernel sends")
-	d.tell(14, 102)
+	d.report(14, 102)
 	d.want("what it declined", 101)
-	d.tell(18, 104) // before its packets: 15 and 17 left out, 16 late
+	d.report(18, 104) // before its packets: 15 and 17 left out, 16 late
 	d.come(15, 1, false)
 	d.come(17, 1, false)
 	d.come(18, 0, false)
@@ -182,12 +182,12 @@ func TestRepair(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	d.lost = 2
-	d.tell(22, 107)
+	d.report(22, 107)
 	d.come(19, 0, false)
 	d.come(20, 1, false)
 	d.want("a gap in the events isn't one of the packets")
 	k.stock = 0
-	d.tell(24, 109)
+	d.report(24, 109)
 	d.come(23, 0, false)
 	d.want("what the limit refuses")
 	if st := d.feed.sent(); st.Refused == 0 {
@@ -204,9 +204,9 @@ func TestMissed(t *testing.T) {
 		}
 	}
 	d.come(8, 0, false)
-	d.tell(0, 100)
-	d.tell(4, 101)
-	d.tell(8, 103) // 5 was lost before the kernel saw it
+	d.report(0, 100)
+	d.report(4, 101)
+	d.report(8, 103) // 5 was lost before the kernel saw it
 	d.want("the kernel sends")
 	var ask []uint16
 	missed := func(n uint16) bool { return d.feed.missed(n, &ask) }
@@ -269,7 +269,7 @@ func TestStray(t *testing.T) {
 	}
 	d.come(5001, 0, false)
 	d.want("the stream goes on", 100, 101)
-	d.pub.s.closing.Store(true) // nobody changes anything here
+	d.pub.s.closing.Store(true) // nothing is changed here
 	d.come(200, 0, false)
 	d.come(201, 0, false)
 	if d.pub.stats.Restarts != 1 {

@@ -78,8 +78,8 @@ func (h *history) gapAt(number int64) (gap, bool) {
 }
 
 // holes returns the packets of a gap that were neither sent nor left out, with the numbers that are free for them. The
-// function says whether a packet was left out, as far as that can be told. It returns false where the
-// two sides don't add up: then no packet can be told its number.
+// function says whether a packet was left out, as far as that is known. It returns false where the
+// two sides don't add up: then no packet's number is known.
 func (g gap) holes(leftOut func(original int64) bool) ([]sent, bool) {
 	between := g.to.original - g.from.original - 1
 	if g.free() <= 0 || g.free() > between || between > window {

@@ -39,7 +39,7 @@ func TestHoles(t *testing.T) {
 		name    string
 		sent    [][2]int
 		leftOut []int64 // as far as is known
-		want    pairs   // nil: can't be told
+		want    pairs   // nil: not known
 		gaps    int
 	}{
 		{"nothing is missing", [][2]int{{10, 100}, {11, 101}}, nil, nil, 0},

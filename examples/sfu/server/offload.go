@@ -109,7 +109,7 @@ func ethernets() ([]string, error) {
 	return names, nil
 }
 
-// run reads what the kernel tells about its copies, until close.
+// run reads the kernel's events about its copies, until close.
 func (o *offload) run() {
 	if o.relay == nil {
 		return
@@ -127,7 +127,7 @@ func (o *offload) run() {
 		}
 		if f := o.feed(sent.Receiver); f != nil {
 			f.pub.mu.Lock()
-			f.told(sent.Original, sent.Number, o.lost)
+			f.reported(sent.Original, sent.Number, o.lost)
 			f.pub.mu.Unlock()
 		}
 	}
@@ -213,7 +213,7 @@ func (o *offload) adopt(s stream) (kernelGroup, map[uint32]*kernelReceiver, uint
 	return &relayGroup{offload: o, row: key, group: group}, receivers, last.Highest, nil
 }
 
-// prune removes the streams of a former server that nobody has taken over.
+// prune removes the streams of a former server that were not taken over.
 func (o *offload) prune(publishers []*Publisher) error {
 	if o.relay == nil {
 		return nil
@@ -280,7 +280,7 @@ func (k *relayGroup) add(f *feed, r row, bandwidth int) (receiver, error) {
 	return out, nil
 }
 
-// awaitNeighbour waits until the link-layer address on the way is known, which the runtime asks for: until then the
+// awaitNeighbour waits until the next hop's link-layer address is known, which the runtime asks for: until then the
 // kernel declines, and the first key frame would be lost. Who can't be reached isn't waited for long.
 func (k *kernelReceiver) awaitNeighbour() {
 	direct := func(h runtime.Hop) bool { return h.State == runtime.HopDirect }

@@ -31,7 +31,7 @@ type packet struct {
 
 var errNotRTP = errors.New("not an RTP packet")
 
-// isRTCP tells RTCP from RTP on one port (RFC 5761 §4).
+// isRTCP distinguishes RTCP from RTP on one port (RFC 5761 §4).
 func isRTCP(data []byte) bool {
 	return len(data) >= 8 && data[0]>>6 == 2 && data[1]&0x7F >= 64 && data[1]&0x7F <= 95
 }

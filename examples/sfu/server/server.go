@@ -500,7 +500,7 @@ func (s *Server) detach(u *Subscriber) {
 	u.mu.Unlock()
 }
 
-// catchUp waits until the kernel's events have told of all that it sent: the last number is what the next stream goes
+// catchUp waits until the kernel's events have reported all that it sent: the last number is what the next stream goes
 // on from.
 func (s *Server) catchUp(f *feed) {
 	if await(500*time.Millisecond, func() bool {

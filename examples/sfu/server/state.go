@@ -170,7 +170,7 @@ func (s *Server) resume(p *Publisher) {
 		p.feeds = append(p.feeds, f)
 		u.feed = f
 	}
-	for _, k := range receivers { // of subscribers that nobody knows
+	for _, k := range receivers { // of unknown subscribers
 		if err := k.remove(); err != nil {
 			s.log.Warn("removing a receiver", "publisher", p.name, "error", err)
 		}

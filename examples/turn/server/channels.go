@@ -9,7 +9,7 @@ import (
 
 // channels keeps the kernel's sessions in step with pion's channels.
 //
-// pion tells of an allocation's end after it took it out of its table, without its relayed address; so the same client
+// pion reports an allocation's end after it took it out of its table, without its relayed address; so the same client
 // may already have a new one from the same port, and a channel bound in that moment to the old one is never reported as
 // deleted before its lifetime ends. Therefore allocations of one client are kept in the order of their making, an end
 // is the oldest one's, it closes whatever sessions that still has, and a channel of an allocation that has ended opens

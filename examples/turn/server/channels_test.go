@@ -81,7 +81,7 @@ func TestEndOfAllocationClosesChannels(t *testing.T) {
 	if len(k.open) != 0 {
 		t.Errorf("open: %v", k.open)
 	}
-	// pion's timer may still tell of their end.
+	// pion's timer may still report their end.
 	c.channelDeleted(client, listener, relayed, 0x4001)
 	if a, n, o := c.counts(); a+n+o != 0 {
 		t.Errorf("left: %d allocations, %d channels, %d in the kernel", a, n, o)
@@ -99,7 +99,7 @@ func TestChannelOfEndedAllocation(t *testing.T) {
 	}
 }
 
-// The end of an allocation may be told after the same client's next one has begun; it must not take that along.
+// The end of an allocation may be reported after the same client's next one has begun; it must not take that along.
 func TestEndToldLate(t *testing.T) {
 	c, k := newTest()
 	c.allocationCreated(client, used, listener, relayed)

@@ -32,7 +32,7 @@ type Config struct {
 	Interfaces []string
 	// ChannelLifetime and AllocationLifetime end what clients don't refresh. 0: 10 minutes, as the RFC has it.
 	ChannelLifetime, AllocationLifetime time.Duration
-	// Logger is told what happens. nil: slog.Default.
+	// Logger logs what happens. nil: slog.Default.
 	Logger *slog.Logger
 }
 

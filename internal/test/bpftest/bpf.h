@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What the test programs need of the kernel's user interface (include/uapi/linux) and of its helpers. It stands before their own
+ * What the test programs need of the kernel's user interface (include/uapi/linux) and of its helpers. It precedes their own
  * text, and nothing is included: neither linux-libc-dev nor libbpf-dev has to be installed.
  */
 typedef unsigned char __u8;

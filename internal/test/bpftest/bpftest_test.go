@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread that is signalled all the time runs a program as often as it was told to.
+// A thread that is signalled all the time runs a program as often as it should.
 func TestRunIsExact(t *testing.T) {
 	Rights(t)
 	const text = `

@@ -31,7 +31,7 @@ func Rights(t testing.TB) {
 const unprepared = "FASTRELAY_TEST_UNPREPARED"
 
 // Unprepared runs all tests of the calling package without the programs that they call (clang, ip, tshark, …), and
-// without rights: a test that can't prepare itself has to fail at once, with a message. None may wait for what nobody
+// without rights: a test that can't prepare itself has to fail at once, with a message. None may wait for what no one
 // will send, or go on with what it hasn't got.
 func Unprepared(t *testing.T) {
 	if os.Getenv(unprepared) != "" {

@@ -181,7 +181,7 @@ func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, err
 func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	verdict := want.Verdict
 	if verdict == sim.VerdictPass {
-		verdict = sim.VerdictUp // the same to the kernel; the counters tell
+		verdict = sim.VerdictUp // the same to the kernel; the counters differ
 	}
 	switch {
 	case got.Verdict != verdict:
@@ -189,7 +189,7 @@ func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	case want.Verdict == sim.VerdictDrop && (len(want.Copies) > 0 || bytes.HasPrefix(want.Packet.Data, got.Data)):
 		return "" // no one sees what its copies left of it, or that it was cut off in front of them
 	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
-		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason,
+		return fmt.Sprintf("the kernel changed a packet that passes to the stack (%s): %s", want.Reason,
 			firstByte(got.Data, p.Data))
 	case !bytes.Equal(got.Data, want.Packet.Data):
 		return fmt.Sprintf("packet (%s, %s): %s", want.Verdict, want.Reason, firstByte(got.Data, want.Packet.Data))
@@ -246,7 +246,7 @@ func compareEvents(got []testrun.Event, want []sim.Event) string {
 		}
 	}
 	if len(got) != len(want) {
-		return fmt.Sprintf("the kernel told %d events, the model %d", len(got), len(want))
+		return fmt.Sprintf("the kernel reported %d events, the model %d", len(got), len(want))
 	}
 	return ""
 }

@@ -83,7 +83,7 @@ var fanOutCodeFaults = []fault{
 	{where: "code", spec: "credits", what: "a record is handed over for a clone that is refused",
 		old: `(bpf_clone_redirect\(skb, [^{]*\{\n\s*)bpf_ringbuf_discard\(event0, 0\);`,
 		new: `${1}bpf_ringbuf_submit(event0, 0);`},
-	{where: "code", spec: "credits", what: "a record tells of the number that came", old: `event0->number = number;`,
+	{where: "code", spec: "credits", what: "a record has the number that came", old: `event0->number = number;`,
 		new: `event0->number = be32(front + 51);`},
 	{where: "code", spec: "credits", what: "a record names the place of its receiver",
 		old: `fr_head\(&event0->head, r->receiver,`, new: `fr_head(&event0->head, r->receiver & 3,`},
@@ -146,7 +146,7 @@ var fanOutFaults = []fault{
 			fx.Admits = fx.Admits[:min(1, len(fx.Admits))]
 			return was
 		})},
-	{where: "back end", spec: "credits", what: "what can't be told is sent", plan: emitted(func(s *ir.Emit) bool {
+	{where: "back end", spec: "credits", what: "what can't be reported is sent", plan: emitted(func(s *ir.Emit) bool {
 		was := s.Event.Required
 		e := *s.Event
 		e.Required, s.Full, s.Event = false, -1, &e
@@ -159,7 +159,7 @@ var fanOutFaults = []fault{
 	})},
 	{where: "back end", spec: "credits", what: "a record has another value",
 		plan: emitted(func(s *ir.Emit) bool { s.Values[0].Value = number(0); return true })},
-	{where: "back end", spec: "credits", what: "a record names nobody",
+	{where: "back end", spec: "credits", what: "a record names no receiver",
 		plan: emitted(func(s *ir.Emit) bool { was := s.Row != nil; s.Row = nil; return was })},
 	{where: "back end", spec: "bucket", what: "the floor is ignored",
 		plan: admitted(func(s *ir.Admit) bool { was := s.Floor != nil; s.Floor = nil; return was })},
@@ -190,7 +190,7 @@ var fanOutFaults = []fault{
 		plan: searched(func(s *ir.FindElement) bool { s.Forms[0].When = nil; return len(s.Forms) > 1 })},
 	{where: "back end", spec: "elements", what: "another identifier is searched for",
 		plan: searched(func(s *ir.FindElement) bool { s.ID = plus(1)(s.ID); return true })},
-	{where: "back end", spec: "effects", what: "what is dropped isn't told",
+	{where: "back end", spec: "effects", what: "what is dropped isn't reported",
 		plan: stmt(func(_ *ir.Program, s *ir.Drop) bool { was := len(s.Emits) > 0; s.Emits = nil; return was })},
 	{where: "back end", spec: "effects", what: "the other one is picked", plan: admitted(func(s *ir.Admit) bool {
 		p, ok := s.Cost.(*ir.Pick)

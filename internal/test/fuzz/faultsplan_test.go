@@ -113,9 +113,9 @@ func loads(e ir.Expr, field string) bool {
 }
 
 var backEndFaults = []fault{
-	{where: "back end", spec: "trailing", what: "bytes behind the datagram are sent",
+	{where: "back end", spec: "trailing", what: "bytes after the datagram are sent",
 		plan: stmt(func(_ *ir.Program, s *ir.Forward) bool { found := s.End != nil; s.End = nil; return found })},
-	{where: "back end", spec: "trailing", what: "copies have the bytes behind the datagram",
+	{where: "back end", spec: "trailing", what: "copies have the bytes after the datagram",
 		plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { found := s.End != nil; s.End = nil; return found })},
 	{where: "back end", spec: "rule-lookups", what: "a rule applies without its row", plan: stmt(func(_ *ir.Program,
 		s *ir.If) bool {

@@ -204,7 +204,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 				text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
 		}
 	}
-	for what, rest := range map[string][]testrun.Seen{"went up": up, "left": left} {
+	for what, rest := range map[string][]testrun.Seen{"passed to the stack": up, "left": left} {
 		if len(rest) == 0 {
 			continue
 		}

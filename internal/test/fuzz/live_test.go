@@ -67,7 +67,7 @@ type device struct {
 	ways    skbfacts.Ways
 }
 
-// devices are the ways out, and with each a way to learn what the kernel knows of a packet.
+// devices are those that packets leave through, and with each a method to learn what the kernel knows of a packet.
 var devices = []device{
 	{"a device without offload", false, skbfacts.All},
 	{"a device with offload, as before Linux 6.2", true, skbfacts.Read},

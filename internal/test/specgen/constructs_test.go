@@ -61,7 +61,7 @@ func TestConstructs(t *testing.T) {
 	}
 	for _, c := range []string{
 		"decapsulate", "encapsulate", "another family", "own transport", "tunnel", "variable length",
-		"behind a rule's row", "segmented",
+		"after a rule's row", "segmented",
 	} {
 		t.Logf("%s: %d rules, %d reached", c, rules[c], reached[c])
 		if rules[c] < 10 || 6*reached[c] < rules[c] { // others ask for what hardly any packet has
@@ -91,7 +91,7 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 	has["tunnel"] = nets > 1
 	if i > 0 {
 		before := p.Rules[i-1]
-		has["behind a rule's row"] = len(before.Match) == 0 && before.When == nil && slices.ContainsFunc(before.Lookups,
+		has["after a rule's row"] = len(before.Match) == 0 && before.When == nil && slices.ContainsFunc(before.Lookups,
 			func(l *spec.Lookup) bool { return !l.Optional })
 	}
 	for _, a := range p.Rules[i].Do {

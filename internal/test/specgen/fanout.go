@@ -40,7 +40,7 @@ func (e *event) text() string {
 	return fmt.Sprintf("%s: {fields: %s%s}", label(e.name), members(e.fields), required)
 }
 
-// priority declares how many levels there are; programs say where theirs stands.
+// priority declares how many levels there are; programs say where to find it.
 func (g *generator) priority() string {
 	if g.one(2) {
 		return ""
@@ -190,8 +190,8 @@ func (s *scope) let() string {
 	return "{let: " + s.braces(out) + "}"
 }
 
-// allocating makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row has
-// any.
+// allocating makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row
+// has any.
 func (s *scope) allocating() string {
 	if t, ok := s.chooseShared(translationKind); ok && s.one(2) {
 		value := s.int(1)

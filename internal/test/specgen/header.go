@@ -280,7 +280,7 @@ func (g *generator) checksum(h *header, names *namer) {
 	h.fields = append(h.fields, f)
 }
 
-// sumDetails adds to a checksum what depends on the headers that stand in front.
+// sumDetails adds to a checksum what depends on the headers that are in front.
 func (g *generator) sumDetails(h *header) {
 	inIP := len(h.after) > 0
 	var parents []string
@@ -348,7 +348,7 @@ func (g *generator) variable(h *header, names *namer) {
 	h.fields = append(h.fields, f)
 }
 
-// after says where the header may stand; often anywhere.
+// after says where the header may be; often anywhere.
 func (g *generator) after(h *header) {
 	if g.one(2) {
 		return

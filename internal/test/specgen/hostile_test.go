@@ -23,7 +23,7 @@ import (
 // planted is in all hostile text: it must not be seen outside of comments.
 const planted = "PLANTED"
 
-// comments are what a person, or somebody else, may write into a comment of a spec.
+// comments are what its author, or an attacker, may write into a comment of a spec.
 var comments = []string{
 	"*/ #error PLANTED /*", "/* PLANTED", "*/ PLANTED", `PLANTED \`, `PLANTED ??/`, "#line 1 \"PLANTED\"",
 	"go:build PLANTED", "go:embed PLANTED", "line PLANTED:1", "export PLANTED",

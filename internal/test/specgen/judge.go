@@ -258,33 +258,33 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 			return fmt.Sprintf("%d bytes follow the IP datagram that left", len(left)-now[i].Inner)
 		}
 	}
-	told := j.told(r)
+	changeable := j.changeable(r)
 	for i, l := range out {
 		if l.from < 0 || l.other {
 			continue
 		}
 		for _, f := range l.h.Fields {
 			x, y := was[l.from].Place(f.Name.Value), now[i].Place(f.Name.Value)
-			if f.Counts != nil || f.Checksum != nil || x == nil || y == nil || told[f.Name.Value] ||
-				j.tells(l.h, f.Name.Value) && changesBehind(out, i) {
+			if f.Counts != nil || f.Checksum != nil || x == nil || y == nil || changeable[f.Name.Value] ||
+				j.announces(l.h, f.Name.Value) && changesAfter(out, i) {
 				continue
 			}
 			if v, w := x.Get(came), y.Get(left); x.There != y.There || v.Int != w.Int ||
 				!bytes.Equal(v.Bytes, w.Bytes) {
-				return fmt.Sprintf("field %s.%s changed, of which the rule doesn't speak", l.h.Name.Value, f.Name.Value)
+				return fmt.Sprintf("field %s.%s changed, which the rule doesn't name", l.h.Name.Value, f.Name.Value)
 			}
 		}
 	}
 	return ""
 }
 
-// changesBehind reports whether the i-th header has another one after it than when it came.
-func changesBehind(out []layer, i int) bool {
+// changesAfter reports whether the i-th header has another one after it than when it came.
+func changesAfter(out []layer, i int) bool {
 	return i+1 >= len(out) || out[i+1].from != out[i].from+1 || out[i+1].other
 }
 
-// tells reports whether a field of a header may say which header follows.
-func (j *judge) tells(h *spec.Header, field string) bool {
+// announces reports whether a field of a header may say which header follows.
+func (j *judge) announces(h *spec.Header, field string) bool {
 	return slices.ContainsFunc(j.spec.Headers, func(n *spec.Header) bool {
 		return slices.ContainsFunc(n.After, func(a *spec.After) bool {
 			return a.Parent.Value == h.Name.Value && slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
@@ -294,8 +294,8 @@ func (j *judge) tells(h *spec.Header, field string) bool {
 	})
 }
 
-// told are the names of the fields that a rule may change.
-func (j *judge) told(r *spec.Rule) map[string]bool {
+// changeable are the names of the fields that a rule may change.
+func (j *judge) changeable(r *spec.Rule) map[string]bool {
 	out := map[string]bool{}
 	name := func(e *spec.Expr) {
 		for _, n := range e.Path {

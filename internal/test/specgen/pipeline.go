@@ -43,7 +43,7 @@ const (
 // restrictions are the codes that a well-typed spec may be refused with: each says what can't be done, and why.
 var restrictions = map[diag.Code]string{
 	"FR0207": "too many sequences of headers",
-	"FR0211": "a field that can't be written where it stands",
+	"FR0211": "a field that can't be written where it is",
 	"FR0212": "a header that can't be pushed or popped here",
 	"FR0213": "no safe way to resize the packet",
 	"FR0219": "a table that can't be learned into",

@@ -98,7 +98,7 @@ func (s *scope) askable() []string {
 	return slices.DeleteFunc(slices.Clone(s.asks), s.excluded)
 }
 
-// excluded reports whether a header isn't there, because another one is known to stand in its place.
+// excluded reports whether a header isn't there, because another one is known to be in its place.
 func (s *scope) excluded(name string) bool {
 	for _, e := range s.stack {
 		if len(e.alts) > 1 && slices.ContainsFunc(e.alts, func(h *header) bool { return h.name == name }) {

@@ -110,7 +110,7 @@ func (c *change) decls(list *[]ast.Decl) {
 	}
 }
 
-// smallerString replaces an expression in a string by one of its parts: what stands in a pair of parentheses, or on one
+// smallerString replaces an expression in a string by one of its parts: what is in a pair of parentheses, or on one
 // side of an operator.
 func smallerString(x *ast.BasicLit, c *change) (string, bool) {
 	if x.Kind != token.STRING || len(x.Value) < 5 || x.Value[0] != '"' || bytes.ContainsAny([]byte(x.Value), `\#`) {

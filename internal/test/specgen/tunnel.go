@@ -62,7 +62,7 @@ func (g *generator) transport(name string) *header {
 	return h
 }
 
-// tunnelHeader makes a header that stands between an outer packet and an inner one.
+// tunnelHeader makes a header that is between an outer packet and an inner one.
 func (g *generator) tunnelHeader(name string) *header {
 	h := &header{name: name, fixed: true}
 	names := g.namer()
@@ -103,7 +103,7 @@ func (g *generator) tunnelHeader(name string) *header {
 	return h
 }
 
-// transports are the user's headers that stand in the place of UDP.
+// transports are the user's headers that are in the place of UDP.
 func (g *generator) transports() []*header {
 	return slices.DeleteFunc(slices.Clone(g.headers), func(h *header) bool { return !h.transport })
 }
@@ -168,7 +168,7 @@ func (w *rewriting) encapsulate() (out []string) {
 		}
 	}
 	own := slices.DeleteFunc(w.transports(), func(h *header) bool { return !h.fixed || h.sums || !h.follows(outer) })
-	behind := func(hs []*header) []*header {
+	following := func(hs []*header) []*header {
 		return slices.DeleteFunc(slices.Clone(hs), func(h *header) bool { return !h.follows(chain[len(chain)-1]) })
 	}
 	switch n := w.IntN(6); {
@@ -178,7 +178,7 @@ func (w *rewriting) encapsulate() (out []string) {
 	case n < 5 && len(own) > 0:
 		chain = append(chain, pick(w.generator, own))
 	}
-	if fit := behind(users); len(fit) > 0 && !w.one(3) {
+	if fit := following(users); len(fit) > 0 && !w.one(3) {
 		chain = append(chain, pick(w.generator, fit))
 	}
 	if last := chain[len(chain)-1]; last == outer {

@@ -59,7 +59,7 @@ func TestLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if exchangeWithin(t, 200*time.Millisecond, l.Client, l.ClientAddr.V4, l.Peer, l.PeerAddr.V4) {
-		t.Error("the relay forwards before it was told to")
+		t.Error("the relay forwards before it is enabled")
 	}
 	if err := l.Relay.SetForwarding(true); err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ type Sender struct {
 	name    []byte
 	segment []byte
 	most    int     // datagrams in payload
-	number  int     // where numbers stand
+	number  int     // where numbers are
 	last    *uint16 // the last number; nil: none
 }
 

@@ -81,7 +81,7 @@ func open4() (int, error) {
 	if err != nil {
 		return -1, err
 	}
-	// The option knows types alone; most errors of this type say that nobody listens on a port.
+	// The option knows types alone; most errors of this type say that no socket listens on a port.
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH, K: 0}, // the length of the IPv4 header
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_IND, K: 0},  // type and code
@@ -95,7 +95,7 @@ func open4() (int, error) {
 		err = unix.SetsockoptInt(fd, unix.SOL_RAW, icmpFilter, ^(1 << 3))
 	}
 	// Otherwise the kernel takes this for the socket that an error which quotes any ICMP packet is about, and makes an
-	// exception for whatever destination somebody names.
+	// exception for whatever destination a sender names.
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_INTERFACE)
 	}

@@ -1,5 +1,5 @@
 // Package pins keeps a relay's maps and links in a folder of a BPF file system, so that another process can go on with
-// them. It checks that nobody else could have changed what is there, and that its layout is the expected one.
+// them. It checks that no other user could have changed what is there, and that its layout is the expected one.
 package pins
 
 import (
@@ -48,7 +48,7 @@ func Open(path string) (*Pins, error) {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return nil, fmt.Errorf("make the folder for pins: %w", err)
 		}
-		// Somebody else may have been faster in a folder where everybody may make one.
+		// Another user may have been faster in a folder where all may make one.
 		if err := checkFolder(path); err != nil {
 			return nil, err
 		}

@@ -84,7 +84,7 @@ func checkPath(pins, path string, links int) error {
 				who = fmt.Sprintf("group %s", groupName(info.Sys().(*syscall.Stat_t).Gid))
 			}
 			return &FolderError{Path: pins, Cause: fmt.Sprintf("%s may be written by %s (mode %04o)", at, who, mode),
-				Fix: fmt.Sprintf("chmod go-w %s, if nobody else has put anything there, or choose another PinPath", at)}
+				Fix: fmt.Sprintf("chmod go-w %s, if no other user has changed it, or choose another PinPath", at)}
 		}
 		if last {
 			return nil

@@ -99,7 +99,7 @@ func TestOrder(t *testing.T) {
 			}
 		}
 		if data, _, ok := r.Next(buf[:0]); ok {
-			t.Fatalf("a record that nobody wrote: %x", data)
+			t.Fatalf("a record that was not written: %x", data)
 		}
 		r.Release()
 		if r.Waiting() != 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
 )
 
-// Resolver answers how packets leave this host, and tells when the answers may have changed. It asks the kernel's
+// Resolver answers how packets leave this host, and reports when the answers may have changed. It asks the kernel's
 // routing tables for each question; of neighbours it keeps a copy, since they change often and each change concerns
 // few. All methods may be called at any time by any goroutine.
 type Resolver struct {
