@@ -580,7 +580,7 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest(struct __sk_buff 
 	if (vp8_layer_end > udp_end)
 		return fr_up(skb, reason_video_truncated);
 
-	/* vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, where sta... */
+	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
 	vp8 = at_vp8_layer_end;
 	if ((void *)(vp8 + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -1272,7 +1272,7 @@ static __always_inline int prog_video_ipv6_rest_rest_rest_rest(struct __sk_buff 
 	if (vp8_layer_end > udp_end)
 		return fr_up(skb, reason_video_truncated);
 
-	/* vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, where sta... */
+	/* vp8: fields: [// RFC 7741 §4.2, and the first byte after it: of a frame, where star... */
 	vp8 = at_vp8_layer_end;
 	if ((void *)(vp8 + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);

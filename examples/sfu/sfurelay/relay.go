@@ -570,7 +570,7 @@ func (v *SubscribersReceiver) Hops() []runtime.Hop { return v.v.Hops() }
 // String names the receiver by its group and identity.
 func (v *SubscribersReceiver) String() string { return v.v.String() }
 
-// Event is what the relay's programs tell: SentEvent.
+// Event is what the relay's programs report: SentEvent.
 type Event interface{ event() }
 
 // SentEvent is the event "sent".
