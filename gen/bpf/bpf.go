@@ -107,7 +107,7 @@ func (r *renderer) fail(format string, args ...any) {
 // a number.
 func (r *renderer) unique(name string) string {
 	for n, try := 2, name; ; n++ {
-		if !r.names[try] {
+		if !r.names[try] && !meant()[try] {
 			r.names[try] = true
 			return try
 		}

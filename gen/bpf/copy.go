@@ -43,7 +43,7 @@ func (f *function) copy(s *ir.Copy) {
 	n.write(w)
 
 	f.prog.copies++
-	name := fmt.Sprintf("%s_copy%d", f.prog.name, f.prog.copies)
+	name := fmt.Sprintf("%s_copy%d", f.prog.short, f.prog.copies)
 	f.timed, w.timed = f.timed || w.timed, false
 	params, args := f.pass(w.function)
 	params, args = append([]string{n.same() + " *same"}, params...), append([]string{"same"}, args...)

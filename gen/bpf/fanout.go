@@ -131,7 +131,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 	f.cover(s.Pos, &s.Effects)
 	f.prog.fans++
 	n := &fan{
-		FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans),
+		FanOut: s, n: f.prog.fans, prog: f.prog.short, name: f.prog.short + "_fan" + fmt.Sprint(f.prog.fans),
 		local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[string]int{},
 	}
 	n.survey(s.Each)
@@ -257,8 +257,8 @@ type turn struct {
 
 func (n *fan) receiver(outer *function) *turn {
 	t := &turn{function: outer.prog.function()}
-	t.name = fmt.Sprintf("%s_turn%d", outer.prog.name, n.n)
-	t.fan, t.function.turn = n, n
+	t.name = fmt.Sprintf("%s_turn%d", outer.prog.short, n.n)
+	t.path, t.fan, t.function.turn = t.name, n, n
 	t.last, t.scope = true, outer.scope
 	t.sharesNames(n.pre.function)
 	t.known.plain, t.reason = outer.known.plain, outer.reason

@@ -134,7 +134,7 @@ func (f *function) to(p *ir.HeaderPart, packet int) string {
 			want = "saved_" + want
 		}
 		if packet == packetCame {
-			f.headerNames[key] = f.names.take(want)
+			f.headerNames[key] = f.take(want)
 		} else {
 			f.headerNames[key] = f.names.own(want)
 		}

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/templates"
 )
 
@@ -26,7 +27,7 @@ var locals = strings.Fields(
 
 // ours are the beginnings of names that have a meaning at file scope.
 var ours = regexp.MustCompile(
-	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
+	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved|headers)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
 
 // atFileScope matches what the helpers define: macros, functions, and pointers to the kernel's.
 var atFileScope = regexp.MustCompile(`(?m)^#define (\w+)|^\w[\w *]*?\b(\w+)\(|^static [^(]*\(\*(\w+)\)`)
@@ -76,6 +77,22 @@ func (n names) take(want string) string {
 	return n.own(want)
 }
 
+// take reserves an identifier that is none of the program's functions.
+func (f *function) take(want string) string {
+	if strings.HasPrefix(ident(want), f.prog.short+"_") {
+		want = "v_" + want
+	}
+	return f.names.take(want)
+}
+
+// shortName is what the names of a program's functions begin with: its own name, unless that means something.
+func shortName(name string) string {
+	if name = ident(name); ours.MatchString(name + "_") {
+		return abi.ProgramPrefix + name
+	}
+	return name
+}
+
 var numbered = regexp.MustCompile(`_\d+$`)
 
 // plain is the name of a variable or a row without the number that tells it from others of the program.
@@ -84,7 +101,7 @@ func plain(name string) string { return numbered.ReplaceAllString(name, "") }
 // nameOf is what a variable is called in a function.
 func (f *function) nameOf(v *ir.Var) string {
 	if f.varNames[v] == "" {
-		f.varNames[v] = f.names.take(plain(v.Name))
+		f.varNames[v] = f.take(plain(v.Name))
 	}
 	return f.varNames[v]
 }
@@ -98,7 +115,7 @@ func (f *function) sharesNames(g *function) {
 // rowName is what a row is called in a function.
 func (f *function) rowName(r *ir.Row) string {
 	if f.rowNames[r] == "" {
-		f.rowNames[r] = f.names.take(plain(r.Name))
+		f.rowNames[r] = f.take(plain(r.Name))
 	}
 	return f.rowNames[r]
 }

@@ -17,6 +17,7 @@ type program struct {
 	*renderer
 	ir      *ir.Program
 	name    string // prog_P
+	short   string // P, which the names of its other functions begin with
 	vars    map[*ir.Var]bool
 	rows    map[*ir.Row]bool
 	read    readers  // variables that something reads
@@ -49,6 +50,7 @@ type function struct {
 	leased   bool              // it uses the relay's lease
 	writes   bool              // it is a function that writes
 	name     string            // in C
+	path     string            // what the names of functions begin with that it calls
 	last     bool              // what is rendered ends the packet's way
 	values   map[string]string // names of values, by how they are computed
 
@@ -109,7 +111,7 @@ func (k known) both(l known) known {
 
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{splits: splits(p),
-		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{},
+		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{},
 		read: readersOf(p.Body),
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
@@ -128,7 +130,7 @@ func (r *renderer) program(p *ir.Program) programData {
 	}
 	d.Reasons = enumerators(prog.reasons, p.Base)
 	f := prog.function()
-	f.name, f.last = prog.name, true
+	f.name, f.path, f.last = prog.name, prog.short, true
 	f.reason = fmt.Sprint(p.Base)
 	for i, reason := range p.Reasons {
 		if reason.Kind == ir.Punted {
@@ -221,7 +223,7 @@ func (f *function) pointerName(v *ir.Var) string {
 		return f.savedName(v)
 	}
 	if f.ptrNames[v] == "" {
-		f.ptrNames[v] = f.names.take("at_" + plain(v.Name))
+		f.ptrNames[v] = f.take("at_" + plain(v.Name))
 	}
 	return f.ptrNames[v]
 }

@@ -18,6 +18,9 @@ import (
 // of each have in common, and keeps that on the stack, of which there are 512 bytes: a program of 16 such places that
 // needs 424 whole doesn't fit when it is split.
 
+// restName is the name of what goes on in the next function, where it isn't a header's.
+const restName = "rest"
+
 const (
 	branchSize = 12 // statements from which on a branch is a function
 	restSize   = 10 // statements that are worth a function
@@ -91,7 +94,11 @@ func (f *function) goOn(name string, block []ir.Stmt) string {
 	if g.turn != nil {
 		g.sharesNames(f)
 	}
-	g.name = f.prog.unique(f.name + "_" + ident(name))
+	g.path, g.name = f.path, f.path+"_"+ident(name)
+	if name != restName {
+		g.path = g.name
+	}
+	g.name = f.prog.unique(g.name)
 	g.last = true
 	g.block(block)
 	result := "int"

@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -12,21 +13,66 @@ import (
 
 // block renders statements, and reports whether they end the packet's way.
 func (f *function) block(stmts []ir.Stmt) bool {
-	for i, s := range stmts {
+	for i := 0; i < len(stmts); i++ {
+		s := stmts[i]
 		if i > 0 && f.long(stmts[i:]) {
 			f.gap()
-			name := "rest"
+			name := restName
 			if header, ok := s.(*ir.NeedBytes); ok && header.Part != nil {
 				name = header.Part.Header
 			}
 			f.stmt(ir.Pos(s), "return %s;", f.goOn(name, stmts[i:]))
 			return true
 		}
+		if n := f.guards(stmts[i:]); n > 1 {
+			f.guard(stmts[i : i+n])
+			i += n - 1
+			continue
+		}
 		if f.statement(s, stmts[i+1:]) {
 			return true
 		}
 	}
 	return false
+}
+
+// guards is the number of guards that a block begins with which are one condition in C: they have one reason, and come
+// from one line of the spec, or from the standard headers.
+func (f *function) guards(stmts []ir.Stmt) (n int) {
+	for _, s := range stmts {
+		g, ok := s.(*ir.Guard)
+		if !ok {
+			break
+		}
+		if first := stmts[0].(*ir.Guard); g.Reason != first.Reason || g.Pos.File != first.Pos.File ||
+			g.Pos.Line != first.Pos.Line && g.Pos.File == f.plan.Pos.File {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// guard renders guards that have one reason.
+func (f *function) guard(guards []ir.Stmt) {
+	first := guards[0].(*ir.Guard)
+	f.quote(first.Pos)
+	for _, s := range guards {
+		f.cover(first.Pos, s.(*ir.Guard).Cond)
+	}
+	var conds []string
+	for _, s := range guards {
+		g := s.(*ir.Guard)
+		cond := f.negated(g.Cond)
+		if len(guards) > 1 && strings.Contains(cond, " && ") {
+			cond = "(" + cond + ")"
+		}
+		conds = append(conds, cond)
+		if b, ok := g.Cond.(*ir.Bin); ok && b.Op == ir.Eq && isMeta(b.X, ir.GSOSize) && isZero(b.Y) {
+			f.known.plain = true
+		}
+	}
+	f.unless(first.Pos, strings.Join(conds, " || "), first.Reason)
 }
 
 // statement renders one statement; rest are those after it in the block. It reports whether it is a terminal.
@@ -51,12 +97,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.quote(s.Pos)
 		f.let(s)
 	case *ir.Guard:
-		f.quote(s.Pos)
-		f.cover(s.Pos, s.Cond)
-		f.unless(s.Pos, f.negated(s.Cond), s.Reason)
-		if b, ok := s.Cond.(*ir.Bin); ok && b.Op == ir.Eq && isMeta(b.X, ir.GSOSize) && isZero(b.Y) {
-			f.known.plain = true
-		}
+		f.guard([]ir.Stmt{s})
 	case *ir.If:
 		return f.branch(s)
 	case *ir.ReadVarint:

@@ -32,7 +32,7 @@ func (s *sum) name(what string) string {
 		if what != "" {
 			want += "_" + what
 		}
-		s.names[what] = s.w.names.take(want)
+		s.names[what] = s.w.take(want)
 	}
 	return s.names[what]
 }
@@ -57,7 +57,7 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 			continue
 		}
 		if t.Region {
-			name := w.names.take("region_sum")
+			name := w.take("region_sum")
 			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(t.Max), w.offset(t.At), w.expr(t.Len))
 			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, name}})...)
 			continue
@@ -76,7 +76,7 @@ func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	if t.OddIf == nil {
 		return parts
 	}
-	name := w.names.take("odd_sum")
+	name := w.take("odd_sum")
 	w.line("__u64 %s = %s;", name, w.add(parts))
 	w.line("if (%s)", w.expr(t.OddIf))
 	w.line("\t%s <<= 8;", name)
@@ -318,7 +318,7 @@ func (w *writer) partial() {
 		w.asked = w.variable(v)
 		return
 	}
-	w.asked = w.names.take("partial_at")
+	w.asked = w.take("partial_at")
 	w.line("__u32 %s = fr_partial(skb);", w.asked)
 }
 

@@ -31,7 +31,11 @@ func (f *function) forward(s *ir.Forward) {
 	w.coverAll(f, s.Pos)
 	w.render()
 	w.newPointers()
-	w.name = f.prog.unique(f.name + "_send")
+	w.name = f.path + "_send"
+	if w.rw.Family != 0 {
+		w.name += fmt.Sprintf("_ipv%d", w.rw.Family)
+	}
+	w.name = f.prog.unique(w.name)
 	f.stmt(s.Pos, "return %s;", f.call(w.function, "int", nil))
 }
 
@@ -434,7 +438,7 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 	if want == "" {
 		want = "value"
 	}
-	name := w.names.take(want)
+	name := w.take(want)
 	w.values[key] = name
 	w.stmt(pos, "%s %s = %s;", wireType(s), name, s.code)
 	return name

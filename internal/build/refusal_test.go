@@ -91,8 +91,8 @@ func TestClangRefuses(t *testing.T) {
 			message: "dato"},
 		{spec: tables, old: "find_ports(&key, lease, 0, &p);", new: "find_ports(&key, lease, 0, &nobody);", line: 14,
 			message: "nobody"},
-		{spec: spread, old: "return prog_spread_copy1(", new: "return prog_spread_copy0(", line: 28,
-			message: "prog_spread_copy0"},
+		{spec: spread, old: "return spread_copy1(", new: "return spread_copy0(", line: 28,
+			message: "spread_copy0"},
 	} {
 		t.Run(f.new, func(t *testing.T) {
 			f.check(t, f.plant(t).compile(context.Background()), "FR0901", func(r *Refusal) string {

@@ -57,7 +57,7 @@ var fanOutCodeFaults = []fault{
 	{where: "code", spec: "fan-out", what: "the last receiver is forgotten", old: `bpf_loop\(list->count, `,
 		new: `bpf_loop(list->count - 1, `},
 	{where: "code", spec: "fan-out", what: "copies are made of the copy before",
-		old: `(prog_spread_copy2\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
+		old: `(spread_copy2\(struct spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
 	{where: "code", spec: "fan-out", what: "the packet that came isn't restored",
 		old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\)\s[^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored",
