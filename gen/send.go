@@ -70,9 +70,10 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	emit(w.blk, w.guards...)
 	w.guards = nil
 	branch := &ir.If{Cond: same, Pos: a.Pos, Note: o.h.Name.Value + " stays"}
-	emit(w.blk, branch)
 	w.fork(&branch.Then).originate(a, net, nil, from, to, state)
 	w.fork(&branch.Else).originate(a, net, other, from, to, state)
+	emit(w.blk, w.common(branch)...)
+	emit(w.blk, branch)
 }
 
 // address lowers what send takes: an endpoint or an IP address.
