@@ -78,7 +78,7 @@ enum {
 	reason_filter_ipv6_payload_length, reason_filter_udp_checksum, reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
 	struct hdr_odd *odd = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -129,7 +129,7 @@ static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -137,7 +137,7 @@ static __always_inline int prog_filter_ipv4_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -151,9 +151,8 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_filter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_filter_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_filter_ipv4_total_length);
@@ -209,7 +208,7 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 57))
 			return fr_up(skb, reason_filter_partial_checksum);
-		return prog_filter_ipv4_send(skb, data, partial);
+		return filter_ipv4_send(skb, data, partial);
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -218,10 +217,10 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_filter_ipv4_send_2(skb);
+	return filter_ipv4_send_2(skb);
 }
 
-static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
 	struct hdr_odd *odd = data + 62;
 	struct hdr_udp *udp = data + 54;
@@ -271,7 +270,7 @@ static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -279,7 +278,7 @@ static __always_inline int prog_filter_ipv6_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -289,9 +288,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_filter_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_filter_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_filter_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -344,7 +341,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 77))
 			return fr_up(skb, reason_filter_partial_checksum);
-		return prog_filter_ipv6_send(skb, data, partial);
+		return filter_ipv6_send(skb, data, partial);
 	}
 
 	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -353,7 +350,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_filter_ipv6_send_2(skb);
+	return filter_ipv6_send_2(skb);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -387,8 +384,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_filter_ipv4(skb, data, data_end);
+		return filter_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_filter_ipv6(skb, data, data_end);
+		return filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

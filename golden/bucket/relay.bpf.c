@@ -139,7 +139,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_tap_same1 {
+struct tap_same1 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
@@ -150,15 +150,14 @@ struct prog_tap_same1 {
 	__u64 copies0;
 };
 
-struct prog_tap_fan1 {
+struct tap_fan1 {
 	struct __sk_buff *skb;
 	struct list_taps *list;
 	void *front;
 };
 
-static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct __sk_buff *skb,
-					   void *front, __u64 ip_end, __u64 priority,
-					   struct receiver_taps *r)
+static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
+				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -240,11 +239,11 @@ static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct _
 	return 0;
 }
 
-static __noinline long prog_tap_turn1(__u32 i, struct prog_tap_fan1 *fan)
+static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_tap_same1 *same = front + FR_NEEDS_FRONT;
+	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 priority = same->priority;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
@@ -255,20 +254,17 @@ static __noinline long prog_tap_turn1(__u32 i, struct prog_tap_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return prog_tap_copy1(same, skb, front, ip_end, priority, r);
+	return tap_copy1(same, skb, front, ip_end, priority, r);
 }
 
-static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					 __u64 priority)
+static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -290,7 +286,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	void *front = fr_save_front(skb, 42);
 	if (!front)
 		return fr_up(skb, reason_tap_no_memory);
-	struct prog_tap_same1 *same = front + FR_NEEDS_FRONT;
+	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->clock = 0;
@@ -325,12 +321,12 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	}
 
 	same->copies0 = 0;
-	struct prog_tap_fan1 fan = {
+	struct tap_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_tap_turn1, &fan, 0);
+	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
 		return fr_drop(len, reason_tap_fault);
@@ -342,7 +338,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -355,9 +351,8 @@ static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_tap_ipv4_total_length);
@@ -397,15 +392,14 @@ static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return prog_tap_fan1(skb, data, ip_end, priority);
+	return tap_fan1(skb, data, ip_end, priority);
 }
 
 /* What is the same for all receivers. */
-struct prog_tap_same2 {
+struct tap_same2 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
@@ -415,15 +409,14 @@ struct prog_tap_same2 {
 	__u64 copies0;
 };
 
-struct prog_tap_fan2 {
+struct tap_fan2 {
 	struct __sk_buff *skb;
 	struct list_taps *list;
 	void *front;
 };
 
-static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct __sk_buff *skb,
-					   void *front, __u64 ip_end, __u64 priority,
-					   struct receiver_taps *r)
+static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
+				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -504,11 +497,11 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	return 0;
 }
 
-static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
+static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 priority = same->priority;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
@@ -520,9 +513,7 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
@@ -531,11 +522,10 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return prog_tap_copy2(same, skb, front, ip_end, priority, r);
+	return tap_copy2(same, skb, front, ip_end, priority, r);
 }
 
-static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					 __u64 priority)
+static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -557,7 +547,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	void *front = fr_save_front(skb, 62);
 	if (!front)
 		return fr_up(skb, reason_tap_no_memory);
-	struct prog_tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->clock = 0;
@@ -591,12 +581,12 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	}
 
 	same->copies0 = 0;
-	struct prog_tap_fan2 fan = {
+	struct tap_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_tap_turn2, &fan, 0);
+	bpf_loop(list->count, tap_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
 		return fr_drop(len, reason_tap_fault);
@@ -608,7 +598,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -617,9 +607,7 @@ static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_tap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_tap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_tap_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -654,11 +642,10 @@ static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return prog_tap_fan2(skb, data, ip_end, priority);
+	return tap_fan2(skb, data, ip_end, priority);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
@@ -692,8 +679,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_tap_ipv4(skb, data, data_end);
+		return tap_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_tap_ipv6(skb, data, data_end);
+		return tap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_tap_not_ip);
 }

@@ -138,9 +138,8 @@ static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_hop_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_hop_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_hop_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_hop_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_hop_ipv4_total_length);
@@ -250,9 +249,7 @@ static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_hop_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_hop_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_hop_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_hop_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)

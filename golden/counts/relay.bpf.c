@@ -143,9 +143,8 @@ enum {
 	reason_wrap_not_ip,
 };
 
-static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_ssrc *s)
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 payload_len, __u64 partial, struct val_by_ssrc *s)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -232,9 +231,9 @@ static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void 
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_ssrc *s)
+static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 payload_len, __u64 partial,
+					       struct val_by_ssrc *s)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtcp *rtcp = data + 42;
@@ -308,9 +307,8 @@ static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, __u64 now,
-					       __u64 udp_end)
+static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -350,42 +348,31 @@ static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
 		return fr_up(skb, reason_wrap_address_family);
+	__u64 payload_len = rtcp_end - 50;
+	if (((payload_len + 8) % 4) != 0 || ((payload_len + 8) / 4) < 1)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
 	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
-		__u64 payload_len = rtcp_end - 50;
-		if (((payload_len + 8) % 4) != 0)
-			return fr_up(skb, reason_wrap_length);
-		if (((payload_len + 8) / 4) < 1)
-			return fr_up(skb, reason_wrap_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
-			return fr_up(skb, reason_wrap_partial_checksum);
 		if (unlikely(!fr_usable(&s->hop_peer)))
 			return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
 		if (40ULL + payload_len > s->hop_peer.mtu)
 			return fr_up(skb, reason_wrap_too_big);
-		return prog_wrap_ipv4_rest_send(skb, data, now, payload_len, partial, s);
+		return wrap_ipv4_send(skb, data, now, payload_len, partial, s);
 	}
-	__u64 payload_len_2 = rtcp_end - 50;
-	if (((payload_len_2 + 8) % 4) != 0)
-		return fr_up(skb, reason_wrap_length);
-	if (((payload_len_2 + 8) / 4) < 1)
-		return fr_up(skb, reason_wrap_length);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < ((50ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
 	if (unlikely(!fr_usable(&s->hop_peer)))
 		return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
-	if (60ULL + payload_len_2 > s->hop_peer.mtu)
+	if (60ULL + payload_len > s->hop_peer.mtu)
 		return fr_up(skb, reason_wrap_too_big);
-	return prog_wrap_ipv4_rest_send_2(skb, data, now, payload_len_2, partial_2, s);
+	return wrap_ipv4_send_ipv6(skb, data, now, payload_len, partial, s);
 }
 
-static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -399,9 +386,8 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_wrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_wrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_wrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_wrap_ipv4_total_length);
@@ -456,12 +442,11 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 	if (((be16(&rtcp->length) + 1) * 4) < 8)
 		return fr_up(skb, reason_wrap_rtcp_length);
 
-	return prog_wrap_ipv4_rest(skb, data, lease, now, udp_end);
+	return wrap_ipv4_rest(skb, data, lease, now, udp_end);
 }
 
-static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_ssrc *s)
+static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 payload_len, __u64 partial, struct val_by_ssrc *s)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -538,9 +523,9 @@ static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void 
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_ssrc *s)
+static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 payload_len, __u64 partial,
+					       struct val_by_ssrc *s)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtcp *rtcp = data + 62;
@@ -622,17 +607,12 @@ static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, __u64 now,
-					       __u64 rtcp_end)
+static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtcp *rtcp = data + 62;
-
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
@@ -657,44 +637,31 @@ static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
 		return fr_up(skb, reason_wrap_address_family);
+	__u64 payload_len = rtcp_end - 70;
+	if (((payload_len + 8) % 4) != 0 || ((payload_len + 8) / 4) < 1)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c ||
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_wrap_udp_checksum);
 	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
-		__u64 payload_len = rtcp_end - 70;
-		if (((payload_len + 8) % 4) != 0)
-			return fr_up(skb, reason_wrap_length);
-		if (((payload_len + 8) / 4) < 1)
-			return fr_up(skb, reason_wrap_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
-			return fr_up(skb, reason_wrap_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_wrap_udp_checksum);
 		if (unlikely(!fr_usable(&s->hop_peer)))
 			return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
 		if (60ULL + payload_len > s->hop_peer.mtu)
 			return fr_up(skb, reason_wrap_too_big);
-		return prog_wrap_ipv6_rest_send(skb, data, now, payload_len, partial, s);
+		return wrap_ipv6_send(skb, data, now, payload_len, partial, s);
 	}
-	__u64 payload_len_2 = rtcp_end - 70;
-	if (((payload_len_2 + 8) % 4) != 0)
-		return fr_up(skb, reason_wrap_length);
-	if (((payload_len_2 + 8) / 4) < 1)
-		return fr_up(skb, reason_wrap_length);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < ((70ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_wrap_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_wrap_udp_checksum);
 	if (unlikely(!fr_usable(&s->hop_peer)))
 		return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
-	if (40ULL + payload_len_2 > s->hop_peer.mtu)
+	if (40ULL + payload_len > s->hop_peer.mtu)
 		return fr_up(skb, reason_wrap_too_big);
-	return prog_wrap_ipv6_rest_send_2(skb, data, now, payload_len_2, partial_2, s);
+	return wrap_ipv6_send_ipv4(skb, data, now, payload_len, partial, s);
 }
 
-static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -704,9 +671,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -760,8 +725,10 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_gso_packet);
 	if (rtcp_end != udp_end)
 		return fr_up(skb, reason_wrap_rtcp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_gso_packet);
 
-	return prog_wrap_ipv6_rest(skb, data, lease, now, rtcp_end);
+	return wrap_ipv6_rest(skb, data, lease, now, rtcp_end);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -795,8 +762,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_wrap_ipv4(skb, data, data_end, lease, now);
+		return wrap_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_wrap_ipv6(skb, data, data_end, lease, now);
+		return wrap_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_wrap_not_ip);
 }

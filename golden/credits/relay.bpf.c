@@ -169,7 +169,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_downstream_same1 {
+struct downstream_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -182,15 +182,15 @@ struct prog_downstream_same1 {
 	__u64 copies0;
 };
 
-struct prog_downstream_fan1 {
+struct downstream_fan1 {
 	struct __sk_buff *skb;
 	struct list_clients *list;
 	void *front;
 };
 
-static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *same,
-						  struct __sk_buff *skb, void *front, __u64 udp_end,
-						  __u64 priority, struct receiver_clients *r)
+static __always_inline long downstream_copy1(struct downstream_same1 *same, struct __sk_buff *skb,
+					     void *front, __u64 udp_end, __u64 priority,
+					     struct receiver_clients *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 42;
@@ -303,11 +303,11 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	return 0;
 }
 
-static __noinline long prog_downstream_turn1(__u32 i, struct prog_downstream_fan1 *fan)
+static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_downstream_same1 *same = front + FR_NEEDS_FRONT;
+	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 priority = same->priority;
@@ -319,20 +319,18 @@ static __noinline long prog_downstream_turn1(__u32 i, struct prog_downstream_fan
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return prog_downstream_copy1(same, skb, front, udp_end, priority, r);
+	return downstream_copy1(same, skb, front, udp_end, priority, r);
 }
 
-static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-						__u64 udp_end, __u64 priority)
+static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -356,7 +354,7 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	void *front = fr_save_front(skb, 55);
 	if (!front)
 		return fr_up(skb, reason_downstream_no_memory);
-	struct prog_downstream_same1 *same = front + FR_NEEDS_FRONT;
+	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -396,12 +394,12 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	}
 
 	same->copies0 = 0;
-	struct prog_downstream_fan1 fan = {
+	struct downstream_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_downstream_turn1, &fan, 0);
+	bpf_loop(list->count, downstream_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -415,7 +413,7 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -429,9 +427,8 @@ static __always_inline int prog_downstream_ipv4(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_downstream_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_downstream_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_downstream_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_downstream_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_downstream_ipv4_total_length);
@@ -478,15 +475,14 @@ static __always_inline int prog_downstream_ipv4(struct __sk_buff *skb, void *dat
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 55))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 55) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return prog_downstream_fan1(skb, data, ip_end, udp_end, priority);
+	return downstream_fan1(skb, data, ip_end, udp_end, priority);
 }
 
 /* What is the same for all receivers. */
-struct prog_downstream_same2 {
+struct downstream_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 quiet;
@@ -498,15 +494,15 @@ struct prog_downstream_same2 {
 	__u64 copies0;
 };
 
-struct prog_downstream_fan2 {
+struct downstream_fan2 {
 	struct __sk_buff *skb;
 	struct list_clients *list;
 	void *front;
 };
 
-static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *same,
-						  struct __sk_buff *skb, void *front, __u64 udp_end,
-						  __u64 priority, struct receiver_clients *r)
+static __always_inline long downstream_copy2(struct downstream_same2 *same, struct __sk_buff *skb,
+					     void *front, __u64 udp_end, __u64 priority,
+					     struct receiver_clients *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_short *saved_short = front + 62;
@@ -618,11 +614,11 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	return 0;
 }
 
-static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan2 *fan)
+static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_downstream_same2 *same = front + FR_NEEDS_FRONT;
+	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 priority = same->priority;
@@ -635,9 +631,7 @@ static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
@@ -646,11 +640,11 @@ static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan
 				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return prog_downstream_copy2(same, skb, front, udp_end, priority, r);
+	return downstream_copy2(same, skb, front, udp_end, priority, r);
 }
 
-static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-						__u64 udp_end, __u64 priority)
+static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -674,7 +668,7 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	void *front = fr_save_front(skb, 75);
 	if (!front)
 		return fr_up(skb, reason_downstream_no_memory);
-	struct prog_downstream_same2 *same = front + FR_NEEDS_FRONT;
+	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -712,12 +706,12 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	}
 
 	same->copies0 = 0;
-	struct prog_downstream_fan2 fan = {
+	struct downstream_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_downstream_turn2, &fan, 0);
+	bpf_loop(list->count, downstream_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -731,7 +725,7 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -741,9 +735,7 @@ static __always_inline int prog_downstream_ipv6(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_downstream_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_downstream_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_downstream_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_downstream_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -785,11 +777,10 @@ static __always_inline int prog_downstream_ipv6(struct __sk_buff *skb, void *dat
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 75))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 75) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return prog_downstream_fan2(skb, data, ip_end, udp_end, priority);
+	return downstream_fan2(skb, data, ip_end, udp_end, priority);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
@@ -823,8 +814,8 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_downstream_ipv4(skb, data, data_end);
+		return downstream_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_downstream_ipv6(skb, data, data_end);
+		return downstream_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_downstream_not_ip);
 }

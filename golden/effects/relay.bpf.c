@@ -161,9 +161,9 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, __u64 udp_end, __u64 topic,
-						       __u64 partial, struct val_peers *p)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 topic, __u64 partial,
+					     struct val_peers *p)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_msg *msg = data + 42;
@@ -282,10 +282,9 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 udp_end, __u64 topic,
-							 __u64 payload_len, __u64 partial,
-							 struct val_peers *p)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 udp_end,
+						  __u64 topic, __u64 payload_len, __u64 partial,
+						  struct val_peers *p)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_msg *msg = data + 42;
@@ -396,8 +395,8 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_msg *msg = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -424,9 +423,8 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 50))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 50) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_peer)))
 			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
@@ -451,7 +449,7 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 			topics = translation->value;
 		}
 		__u64 topic = topics;
-		return prog_forward_ipv4_rest_send(skb, data, ip_end, udp_end, topic, partial, p);
+		return forward_ipv4_send(skb, data, ip_end, udp_end, topic, partial, p);
 	}
 	__u64 payload_len = udp_end - 50;
 	__u64 partial_2 = fr_partial(skb);
@@ -480,11 +478,11 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 		topics = translation->value;
 	}
 	__u64 topic = topics;
-	return prog_forward_ipv4_rest_send_2(skb, data, udp_end, topic, payload_len, partial_2, p);
+	return forward_ipv4_send_ipv6(skb, data, udp_end, topic, payload_len, partial_2, p);
 }
 
-static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -498,9 +496,8 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -556,12 +553,12 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_no_peers);
 	}
 
-	return prog_forward_ipv4_rest(skb, data, ip_end, udp_end, p);
+	return forward_ipv4_rest(skb, data, ip_end, udp_end, p);
 }
 
-static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, __u64 udp_end, __u64 topic,
-						       __u64 partial, struct val_peers *p)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 topic, __u64 partial,
+					     struct val_peers *p)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_msg *msg = data + 62;
@@ -672,10 +669,9 @@ static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 udp_end, __u64 topic,
-							 __u64 payload_len, __u64 partial,
-							 struct val_peers *p)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 udp_end,
+						  __u64 topic, __u64 payload_len, __u64 partial,
+						  struct val_peers *p)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_msg *msg = data + 62;
@@ -794,8 +790,8 @@ static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
@@ -834,7 +830,7 @@ static __always_inline int prog_forward_ipv6_rest(struct __sk_buff *skb, void *d
 			topics = translation->value;
 		}
 		__u64 topic = topics;
-		return prog_forward_ipv6_rest_send(skb, data, ip_end, udp_end, topic, partial, p);
+		return forward_ipv6_send(skb, data, ip_end, udp_end, topic, partial, p);
 	}
 	__u64 payload_len = udp_end - 70;
 	__u64 partial_2 = fr_partial(skb);
@@ -863,11 +859,11 @@ static __always_inline int prog_forward_ipv6_rest(struct __sk_buff *skb, void *d
 		topics = translation->value;
 	}
 	__u64 topic = topics;
-	return prog_forward_ipv6_rest_send_2(skb, data, udp_end, topic, payload_len, partial_2, p);
+	return forward_ipv6_send_ipv4(skb, data, udp_end, topic, payload_len, partial_2, p);
 }
 
-static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -877,9 +873,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -945,7 +939,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 
-	return prog_forward_ipv6_rest(skb, data, ip_end, udp_end, p);
+	return forward_ipv6_rest(skb, data, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -979,8 +973,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_ipv4(skb, data, data_end, lease);
+		return forward_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_ipv6(skb, data, data_end, lease);
+		return forward_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }

@@ -80,7 +80,7 @@ enum {
 	reason_leaving_mapped_address, reason_leaving_ipv6_payload_length, reason_leaving_not_ip,
 };
 
-static __always_inline int prog_leaving_ipv4_udp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -104,7 +104,7 @@ static __always_inline int prog_leaving_ipv4_udp_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv4_udp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv4_udp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -112,8 +112,8 @@ static __always_inline int prog_leaving_ipv4_udp_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -137,14 +137,14 @@ static __always_inline int prog_leaving_ipv4_udp(struct __sk_buff *skb, void *da
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) { /* rule */
 		fr_named_add(0, 1);
-		return prog_leaving_ipv4_udp_send(skb, data);
+		return leaving_ipv4_udp_send(skb, data);
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_leaving_ipv4_udp_send_2(skb);
+	return leaving_ipv4_udp_send_2(skb);
 }
 
-static __always_inline int prog_leaving_ipv4_tcp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -168,7 +168,7 @@ static __always_inline int prog_leaving_ipv4_tcp_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv4_tcp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv4_tcp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -176,8 +176,8 @@ static __always_inline int prog_leaving_ipv4_tcp_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 34;
@@ -208,14 +208,14 @@ static __always_inline int prog_leaving_ipv4_tcp(struct __sk_buff *skb, void *da
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) { /* rule */
 		fr_named_add(0, 1);
-		return prog_leaving_ipv4_tcp_send(skb, data);
+		return leaving_ipv4_tcp_send(skb, data);
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_leaving_ipv4_tcp_send_2(skb);
+	return leaving_ipv4_tcp_send_2(skb);
 }
 
-static __always_inline int prog_leaving_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leaving_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -227,9 +227,8 @@ static __always_inline int prog_leaving_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_leaving_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_leaving_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_leaving_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_leaving_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_leaving_ipv4_total_length);
@@ -239,13 +238,13 @@ static __always_inline int prog_leaving_ipv4(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == 17)
-		return prog_leaving_ipv4_udp(skb, data, data_end, ip_end);
+		return leaving_ipv4_udp(skb, data, data_end, ip_end);
 	if (be8(&ipv4->protocol) == 6)
-		return prog_leaving_ipv4_tcp(skb, data, data_end, ip_end);
+		return leaving_ipv4_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_leaving_not_l4);
 }
 
-static __always_inline int prog_leaving_ipv6_udp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -268,7 +267,7 @@ static __always_inline int prog_leaving_ipv6_udp_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv6_udp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv6_udp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -276,8 +275,8 @@ static __always_inline int prog_leaving_ipv6_udp_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -301,14 +300,14 @@ static __always_inline int prog_leaving_ipv6_udp(struct __sk_buff *skb, void *da
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) { /* rule */
 		fr_named_add(0, 1);
-		return prog_leaving_ipv6_udp_send(skb, data);
+		return leaving_ipv6_udp_send(skb, data);
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_leaving_ipv6_udp_send_2(skb);
+	return leaving_ipv6_udp_send_2(skb);
 }
 
-static __always_inline int prog_leaving_ipv6_tcp_send(struct __sk_buff *skb, void *data)
+static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -331,7 +330,7 @@ static __always_inline int prog_leaving_ipv6_tcp_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv6_tcp_send_2(struct __sk_buff *skb)
+static __always_inline int leaving_ipv6_tcp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -339,8 +338,8 @@ static __always_inline int prog_leaving_ipv6_tcp_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 54;
@@ -371,14 +370,14 @@ static __always_inline int prog_leaving_ipv6_tcp(struct __sk_buff *skb, void *da
 	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
 	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) { /* rule */
 		fr_named_add(0, 1);
-		return prog_leaving_ipv6_tcp_send(skb, data);
+		return leaving_ipv6_tcp_send(skb, data);
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_leaving_ipv6_tcp_send_2(skb);
+	return leaving_ipv6_tcp_send_2(skb);
 }
 
-static __always_inline int prog_leaving_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int leaving_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -386,9 +385,7 @@ static __always_inline int prog_leaving_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_leaving_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leaving_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_leaving_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_leaving_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -396,9 +393,9 @@ static __always_inline int prog_leaving_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == 17)
-		return prog_leaving_ipv6_udp(skb, data, data_end, ip_end);
+		return leaving_ipv6_udp(skb, data, data_end, ip_end);
 	if (be8(&ipv6->next_header) == 6)
-		return prog_leaving_ipv6_tcp(skb, data, data_end, ip_end);
+		return leaving_ipv6_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_leaving_not_l4);
 }
 
@@ -426,8 +423,8 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == 0x800)
-		return prog_leaving_ipv4(skb, data, data_end);
+		return leaving_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_leaving_ipv6(skb, data, data_end);
+		return leaving_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_leaving_not_ip);
 }

@@ -75,8 +75,7 @@ enum {
 	reason_sort_mapped_address, reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						    __u64 priority)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -103,9 +102,9 @@ static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, void 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 udp_end, __u64 media_list_size,
-					       __u64 media_list_end)
+static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, __u64 media_list_size,
+					  __u64 media_list_end)
 {
 	void *at_media_list_end;
 	struct hdr_media *media = data + 42;
@@ -165,10 +164,10 @@ static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);
-	return prog_sort_ipv4_rest_send(skb, data, priority);
+	return sort_ipv4_send(skb, data, priority);
 }
 
-static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -182,9 +181,8 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_sort_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_sort_ipv4_total_length);
@@ -227,10 +225,10 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_media_list);
 	__u64 media_list_end = fr_forget(skb, 48ULL + media_list_size);
 
-	return prog_sort_ipv4_rest(skb, data, data_end, udp_end, media_list_size, media_list_end);
+	return sort_ipv4_rest(skb, data, data_end, udp_end, media_list_size, media_list_end);
 }
 
-static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data, __u64 priority)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -254,7 +252,7 @@ static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_media_list_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -265,9 +263,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_sort_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_sort_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -355,7 +351,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 
 	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
 	fr_named_add(0, 1);
-	return prog_sort_ipv6_send(skb, data, priority);
+	return sort_ipv6_send(skb, data, priority);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -389,8 +385,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_sort_ipv4(skb, data, data_end);
+		return sort_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_sort_ipv6(skb, data, data_end);
+		return sort_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_sort_not_ip);
 }

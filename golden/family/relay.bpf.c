@@ -127,9 +127,8 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 ip_end, __u64 partial,
-						       struct val_by_client *p)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 ip_end, __u64 partial, struct val_by_client *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -198,9 +197,9 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 now, __u64 payload_len,
-							 __u64 partial, struct val_by_client *p)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_client *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -260,9 +259,8 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 udp_end,
-						  struct val_by_client *p)
+static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -279,7 +277,7 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv4_rest_send(skb, data, now, ip_end, partial, p);
+		return forward_ipv4_send(skb, data, now, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -294,11 +292,11 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 	if (48ULL + payload_len > p->hop_peer.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv4_rest_send_2(skb, data, now, payload_len, partial_2, p);
+	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, p);
 }
 
-static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 now)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -311,9 +309,8 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -367,12 +364,11 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 
-	return prog_forward_ipv4_rest(skb, data, now, ip_end, udp_end, p);
+	return forward_ipv4_rest(skb, data, now, ip_end, udp_end, p);
 }
 
-static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 ip_end, __u64 partial,
-						  struct val_by_client *p)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 ip_end, __u64 partial, struct val_by_client *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -432,9 +428,9 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_client *p)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_client *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -502,8 +498,8 @@ static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 now)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -512,9 +508,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -576,7 +570,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv6_send(skb, data, now, ip_end, partial, p);
+		return forward_ipv6_send(skb, data, now, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -591,7 +585,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 	if (28ULL + payload_len > p->hop_peer.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv6_send_2(skb, data, now, payload_len, partial_2, p);
+	return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -625,8 +619,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_ipv4(skb, data, data_end, lease, now);
+		return forward_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_ipv6(skb, data, data_end, lease, now);
+		return forward_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_forward_not_ip);
 }

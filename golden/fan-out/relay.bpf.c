@@ -148,7 +148,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_spread_same1 {
+struct spread_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -159,14 +159,14 @@ struct prog_spread_same1 {
 	__u64 copies0;
 };
 
-struct prog_spread_fan1 {
+struct spread_fan1 {
 	struct __sk_buff *skb;
 	struct list_viewers *list;
 	void *front;
 };
 
-static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_viewers *r)
 {
 	struct hdr_tag *saved_tag = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -219,8 +219,8 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	return 0;
 }
 
-static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_viewers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_tag *saved_tag = front + 42;
@@ -281,11 +281,11 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	return 0;
 }
 
-static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
+static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
 
@@ -294,32 +294,29 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 
 	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
 	if (r->plain) { /* rule */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-		if (!fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return prog_spread_copy1(same, skb, front, r);
+		return spread_copy1(same, skb, front, r);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy2(same, skb, front, r);
+	return spread_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -345,7 +342,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	void *front = fr_save_front(skb, 48);
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_tag *saved_tag = front + 42;
@@ -392,12 +389,12 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	}
 
 	same->copies0 = 0;
-	struct prog_spread_fan1 fan = {
+	struct spread_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
+	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 48, 0))
 		return fr_drop(len, reason_spread_fault);
@@ -409,7 +406,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -423,9 +420,8 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_spread_ipv4_total_length);
@@ -472,15 +468,14 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 48))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 48) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return prog_spread_fan1(skb, data, ip_end);
+	return spread_fan1(skb, data, ip_end);
 }
 
 /* What is the same for all receivers. */
-struct prog_spread_same2 {
+struct spread_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u32 kind1;
@@ -490,14 +485,14 @@ struct prog_spread_same2 {
 	__u64 copies0;
 };
 
-struct prog_spread_fan2 {
+struct spread_fan2 {
 	struct __sk_buff *skb;
 	struct list_viewers *list;
 	void *front;
 };
 
-static __always_inline long prog_spread_copy3(struct prog_spread_same2 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy3(struct spread_same2 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_viewers *r)
 {
 	struct hdr_tag *saved_tag = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -549,8 +544,8 @@ static __always_inline long prog_spread_copy3(struct prog_spread_same2 *same, st
 	return 0;
 }
 
-static __always_inline long prog_spread_copy4(struct prog_spread_same2 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_viewers *r)
+static __always_inline long spread_copy4(struct spread_same2 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_viewers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_tag *saved_tag = front + 62;
@@ -610,11 +605,11 @@ static __always_inline long prog_spread_copy4(struct prog_spread_same2 *same, st
 	return 0;
 }
 
-static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
+static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
+	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_viewers *r = receiver_of_viewers(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -624,9 +619,7 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 
 	/* {when: "r.plain", do: [{send: {from: "r.local", to: "r.remote"}}]}, */
 	if (r->plain) { /* rule */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-		if (fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (be16(&saved_udp->checksum) == 0)
 			return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
@@ -635,13 +628,11 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return prog_spread_copy3(same, skb, front, r);
+		return spread_copy3(same, skb, front, r);
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
@@ -650,10 +641,10 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy4(same, skb, front, r);
+	return spread_copy4(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -679,7 +670,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	void *front = fr_save_front(skb, 68);
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
-	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
+	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_tag *saved_tag = front + 62;
@@ -730,12 +721,12 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	}
 
 	same->copies0 = 0;
-	struct prog_spread_fan2 fan = {
+	struct spread_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_spread_turn2, &fan, 0);
+	bpf_loop(list->count, spread_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 68, 0))
 		return fr_drop(len, reason_spread_fault);
@@ -747,7 +738,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -757,9 +748,7 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_spread_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_spread_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_spread_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -801,11 +790,10 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 68))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 68) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return prog_spread_fan2(skb, data, ip_end);
+	return spread_fan2(skb, data, ip_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
@@ -839,8 +827,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_spread_ipv4(skb, data, data_end);
+		return spread_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_spread_ipv6(skb, data, data_end);
+		return spread_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_spread_not_ip);
 }

@@ -79,8 +79,8 @@ enum {
 	reason_wrap_udp_checksum, reason_wrap_not_ip,
 };
 
-static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial)
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					  __u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -157,7 +157,7 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -171,9 +171,8 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_wrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_wrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_wrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_wrap_ipv4_total_length);
@@ -211,32 +210,25 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 	/* seal: { */
 	if ((void *)(seal + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
-	if (46ULL > udp_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (udp_end < 49)
+	if (46ULL > udp_end || udp_end < 49)
 		return fr_up(skb, reason_wrap_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* do: [{push: shim: {}}, "pass"] */
 	__u64 payload_len = udp_end - 46;
-	if ((payload_len + 36) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if ((payload_len + 16) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if ((payload_len - 3) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if (((payload_len - 3) + 4) > 0xffff)
+	if ((payload_len + 36) > 0xffff || (payload_len + 16) > 0xffff ||
+	    (payload_len - 3) > 0xffff || ((payload_len - 3) + 4) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 ||
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
-	return prog_wrap_ipv4_send(skb, data, payload_len, partial);
+	return wrap_ipv4_send(skb, data, payload_len, partial);
 }
 
-static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial)
+static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					  __u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -311,7 +303,7 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -321,9 +313,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -356,22 +346,15 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 	/* seal: { */
 	if ((void *)(seal + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
-	if (66ULL > udp_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (udp_end < 69)
+	if (66ULL > udp_end || udp_end < 69)
 		return fr_up(skb, reason_wrap_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* do: [{push: shim: {}}, "pass"] */
 	__u64 payload_len = udp_end - 66;
-	if ((payload_len + 16) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if ((payload_len + 16) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if ((payload_len - 3) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if (((payload_len - 3) + 4) > 0xffff)
+	if ((payload_len + 16) > 0xffff || (payload_len + 16) > 0xffff ||
+	    (payload_len - 3) > 0xffff || ((payload_len - 3) + 4) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c ||
@@ -379,7 +362,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
-	return prog_wrap_ipv6_send(skb, data, payload_len, partial);
+	return wrap_ipv6_send(skb, data, payload_len, partial);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -413,8 +396,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "seal"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_wrap_ipv4(skb, data, data_end);
+		return wrap_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_wrap_ipv6(skb, data, data_end);
+		return wrap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_wrap_not_ip);
 }

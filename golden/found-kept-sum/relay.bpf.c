@@ -126,8 +126,8 @@ enum {
 	reason_forward_udp_checksum, reason_forward_not_vlan,
 };
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
-	void *data, __u64 ip_end, struct val_ways *w)
+static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
+	__u64 ip_end, struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -170,7 +170,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
+static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -185,9 +185,8 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -255,11 +254,11 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_forward_no_route));
 	if (ip_end - 14 > w->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, w);
+	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, w);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
-	void *data, __u64 ip_end, struct val_ways *w)
+static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
+	__u64 ip_end, struct val_ways *w)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -298,7 +297,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
+static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -309,9 +308,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -374,25 +371,26 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_forward_no_route));
 	if (ip_end - 14 > w->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, w);
+	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, w);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
+							void *data_end,
+							const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data;
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }
 
-static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, __u64 partial,
-						       struct val_ways *w)
+static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, __u64 partial,
+						  struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
@@ -464,8 +462,8 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
@@ -479,9 +477,8 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -552,12 +549,12 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_forward_no_route));
 	if (32ULL + payload_len > w->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_ipv4_send(skb, data, payload_len, partial, w);
+	return forward_vlan_ipv4_send(skb, data, payload_len, partial, w);
 }
 
-static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, __u64 partial,
-						       struct val_ways *w)
+static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, __u64 partial,
+						  struct val_ways *w)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
@@ -626,8 +623,8 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
 }
 
-static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
@@ -637,9 +634,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 58ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -707,11 +702,11 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_forward_no_route));
 	if (52ULL + payload_len > w->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_ipv6_send(skb, data, payload_len, partial, w);
+	return forward_vlan_ipv6_send(skb, data, payload_len, partial, w);
 }
 
-static __always_inline int prog_forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_vlan *vlan = data + 14;
 
@@ -720,9 +715,9 @@ static __always_inline int prog_forward_vlan(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (be16(&vlan->type) == 0x800)
-		return prog_forward_vlan_ipv4(skb, data, data_end, lease);
+		return forward_vlan_ipv4(skb, data, data_end, lease);
 	if (be16(&vlan->type) == 0x86dd)
-		return prog_forward_vlan_ipv6(skb, data, data_end, lease);
+		return forward_vlan_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }
 
@@ -756,8 +751,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return prog_forward_vlan_in_the_metadata(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata(skb, data, data_end, lease);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return prog_forward_vlan(skb, data, data_end, lease);
+		return forward_vlan(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_vlan);
 }

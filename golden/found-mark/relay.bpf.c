@@ -73,8 +73,7 @@ enum {
 	reason_out_not_inner,
 };
 
-static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len)
+static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 46;
@@ -122,8 +121,8 @@ static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_udp_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 udp_end)
+static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 46;
 	struct hdr_udp *udp = data + 34;
@@ -138,9 +137,8 @@ static __always_inline int prog_out_udp_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_out_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_out_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_out_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_out_ipv4_total_length);
@@ -165,10 +163,10 @@ static __always_inline int prog_out_udp_ipv4(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
 		return fr_up(skb, reason_out_partial_checksum);
-	return prog_out_udp_ipv4_send(skb, data, payload_len);
+	return out_udp_ipv4_send(skb, data, payload_len);
 }
 
-static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *data,
+static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
 						  __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
@@ -219,8 +217,8 @@ static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_udp_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 udp_end)
+static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 46;
 	struct hdr_udp *udp = data + 34;
@@ -231,9 +229,7 @@ static __always_inline int prog_out_udp_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_out_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_out_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_out_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_out_mapped_address);
 	__u64 inner_end = 86ULL + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
@@ -253,11 +249,11 @@ static __always_inline int prog_out_udp_ipv6(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 86 && (partial & 0xffff) < ((86ULL + payload_len) - 1))))
 		return fr_up(skb, reason_out_partial_checksum);
-	return prog_out_udp_ipv6_send(skb, data, payload_len);
+	return out_udp_ipv6_send_ipv6(skb, data, payload_len);
 }
 
-static __always_inline int prog_out_udp(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 outer_end)
+static __always_inline int out_udp(struct __sk_buff *skb, void *data, void *data_end,
+				   __u64 outer_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tun *tun = data + 42;
@@ -288,9 +284,9 @@ static __always_inline int prog_out_udp(struct __sk_buff *skb, void *data, void 
 	if ((be8(data + 46) >> 4) == 4 && (be8(data + 46) & 15) == 5 &&
 	    (be8(data + 52) >> 7) == 0 && ((be8(data + 52) >> 5) & 1) == 0 &&
 	    (be16(data + 52) & 0x1fff) == 0)
-		return prog_out_udp_ipv4(skb, data, data_end, udp_end);
+		return out_udp_ipv4(skb, data, data_end, udp_end);
 	if ((be8(data + 46) >> 4) == 6)
-		return prog_out_udp_ipv6(skb, data, data_end, udp_end);
+		return out_udp_ipv6(skb, data, data_end, udp_end);
 	return fr_up(skb, reason_out_not_inner);
 }
 
@@ -335,9 +331,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_out_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_out_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_out_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_out_ipv4_total_length);
@@ -357,5 +352,5 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_out_not_udp);
 
-	return prog_out_udp(skb, data, data_end, outer_end);
+	return out_udp(skb, data, data_end, outer_end);
 }

@@ -77,8 +77,8 @@ enum {
 	reason_in_udp_checksum, reason_in_not_ip,
 };
 
-static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					     __u64 partial)
+static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					__u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -159,7 +159,7 @@ static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_in_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -172,9 +172,8 @@ static __always_inline int prog_in_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_in_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_in_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_in_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_in_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_in_ipv4_total_length);
@@ -215,19 +214,17 @@ static __always_inline int prog_in_ipv4(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_in_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	if ((payload_len + 31) > 0xffff)
-		return fr_up(skb, reason_in_length);
-	if ((payload_len + 11) > 0xffff)
+	if ((payload_len + 31) > 0xffff || (payload_len + 11) > 0xffff)
 		return fr_up(skb, reason_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_in_partial_checksum);
-	return prog_in_ipv4_send(skb, data, payload_len, partial);
+	return in_ipv4_send(skb, data, payload_len, partial);
 }
 
-static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					     __u64 partial)
+static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					__u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -305,7 +302,7 @@ static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int in_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -314,9 +311,7 @@ static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_in_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_in_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_in_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -352,9 +347,7 @@ static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_in_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	if ((payload_len + 11) > 0xffff)
-		return fr_up(skb, reason_in_length);
-	if ((payload_len + 11) > 0xffff)
+	if ((payload_len + 11) > 0xffff || (payload_len + 11) > 0xffff)
 		return fr_up(skb, reason_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c ||
@@ -362,7 +355,7 @@ static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_in_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_in_udp_checksum);
-	return prog_in_ipv6_send(skb, data, payload_len, partial);
+	return in_ipv6_send(skb, data, payload_len, partial);
 }
 
 SEC("tc") int prog_in(struct __sk_buff *skb)
@@ -396,9 +389,9 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_in_ipv4(skb, data, data_end);
+		return in_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_in_ipv6(skb, data, data_end);
+		return in_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_in_not_ip);
 }
 
@@ -422,10 +415,9 @@ enum {
 	reason_out_udp_checksum, reason_out_not_ip,
 };
 
-static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						   __u64 named_id_size, __u64 named_id_end,
-						   void *at_named_id_end, __u64 payload_len,
-						   __u64 partial)
+static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
+					 __u64 named_id_end, void *at_named_id_end,
+					 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_named *named = data + 42;
@@ -496,9 +488,8 @@ static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 udp_end, __u64 named_id_size,
-					      __u64 named_id_end)
+static __always_inline int out_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 named_id_size, __u64 named_id_end)
 {
 	void *at_named_id_end;
 	struct hdr_tag *tag;
@@ -528,18 +519,17 @@ static __always_inline int prog_out_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* do: [{pop: "tag"}, "pass"] */
 	__u64 payload_len = udp_end - (named_id_end + 3);
-	if ((payload_len + (named_id_end - 14)) > 0xffff)
-		return fr_up(skb, reason_out_length);
-	if ((payload_len + (named_id_end - 34)) > 0xffff)
+	if ((payload_len + (named_id_end - 14)) > 0xffff ||
+	    (payload_len + (named_id_end - 34)) > 0xffff)
 		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028))
 		return fr_up(skb, reason_out_partial_checksum);
-	return prog_out_ipv4_rest_send(skb, data, named_id_size, named_id_end, at_named_id_end,
-				       payload_len, partial);
+	return out_ipv4_send(skb, data, named_id_size, named_id_end, at_named_id_end, payload_len,
+			     partial);
 }
 
-static __always_inline int prog_out_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -553,9 +543,8 @@ static __always_inline int prog_out_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_out_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_out_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_out_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_out_ipv4_total_length);
@@ -598,13 +587,12 @@ static __always_inline int prog_out_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_out_named_id);
 	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
 
-	return prog_out_ipv4_rest(skb, data, data_end, udp_end, named_id_size, named_id_end);
+	return out_ipv4_rest(skb, data, data_end, udp_end, named_id_size, named_id_end);
 }
 
-static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *data,
-						  __u64 named_id_size, __u64 named_id_end,
-						  void *at_named_id_end, __u64 payload_len,
-						  __u64 partial)
+static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
+					     __u64 named_id_end, void *at_named_id_end,
+					     __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_named *named = data + 62;
@@ -668,9 +656,9 @@ static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 udp_end, __u64 named_id_size, __u64 named_id_end,
-					     void *at_named_id_end)
+static __always_inline int out_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, __u64 named_id_size, __u64 named_id_end,
+					void *at_named_id_end)
 {
 	struct hdr_tag *tag = at_named_id_end;
 	struct hdr_udp *udp = data + 54;
@@ -692,20 +680,19 @@ static __always_inline int prog_out_ipv6_tag(struct __sk_buff *skb, void *data, 
 
 	/* do: [{pop: "tag"}, "pass"] */
 	__u64 payload_len = udp_end - (named_id_end + 3);
-	if ((payload_len + (named_id_end - 54)) > 0xffff)
-		return fr_up(skb, reason_out_length);
-	if ((payload_len + (named_id_end - 54)) > 0xffff)
+	if ((payload_len + (named_id_end - 54)) > 0xffff ||
+	    (payload_len + (named_id_end - 54)) > 0xffff)
 		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c))
 		return fr_up(skb, reason_out_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_out_udp_checksum);
-	return prog_out_ipv6_tag_send(skb, data, named_id_size, named_id_end, at_named_id_end,
-				      payload_len, partial);
+	return out_ipv6_tag_send(skb, data, named_id_size, named_id_end, at_named_id_end,
+				 payload_len, partial);
 }
 
-static __always_inline int prog_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -716,9 +703,7 @@ static __always_inline int prog_out_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_out_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_out_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_out_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_out_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -761,8 +746,8 @@ static __always_inline int prog_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (named_id_end > udp_end)
 		return fr_up(skb, reason_out_truncated);
 
-	return prog_out_ipv6_tag(skb, data, data_end, udp_end, named_id_size, named_id_end,
-				 at_named_id_end);
+	return out_ipv6_tag(skb, data, data_end, udp_end, named_id_size, named_id_end,
+			    at_named_id_end);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
@@ -796,8 +781,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_out_ipv4(skb, data, data_end);
+		return out_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_out_ipv6(skb, data, data_end);
+		return out_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_out_not_ip);
 }

@@ -78,9 +78,8 @@ enum {
 	reason_change_not_ip,
 };
 
-static __always_inline int prog_change_ipv4_send(struct __sk_buff *skb, void *data,
-						 __u64 named_id_end, void *at_named_id_end,
-						 __u64 partial)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 named_id_end,
+					    void *at_named_id_end, __u64 partial)
 {
 	struct hdr_named_2 *named = at_named_id_end;
 	struct hdr_udp *udp = data + 34;
@@ -139,7 +138,7 @@ static __always_inline int prog_change_ipv4_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -155,9 +154,8 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_change_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_change_ipv4_total_length);
@@ -218,12 +216,11 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (named_id_end + 3)))
 		return fr_up(skb, reason_change_partial_checksum);
-	return prog_change_ipv4_send(skb, data, named_id_end, at_named_id_end, partial);
+	return change_ipv4_send(skb, data, named_id_end, at_named_id_end, partial);
 }
 
-static __always_inline int prog_change_ipv6_send(struct __sk_buff *skb, void *data,
-						 __u64 named_id_end, void *at_named_id_end,
-						 __u64 partial)
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 named_id_end,
+					    void *at_named_id_end, __u64 partial)
 {
 	struct hdr_named_2 *named = at_named_id_end;
 	struct hdr_udp *udp = data + 54;
@@ -281,7 +278,7 @@ static __always_inline int prog_change_ipv6_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -293,9 +290,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_change_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_change_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_change_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -353,7 +348,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (named_id_end + 3)))
 		return fr_up(skb, reason_change_partial_checksum);
-	return prog_change_ipv6_send(skb, data, named_id_end, at_named_id_end, partial);
+	return change_ipv6_send(skb, data, named_id_end, at_named_id_end, partial);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -387,8 +382,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_change_ipv4(skb, data, data_end);
+		return change_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_change_ipv6(skb, data, data_end);
+		return change_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_change_not_ip);
 }

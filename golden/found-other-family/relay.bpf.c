@@ -104,7 +104,7 @@ enum {
 	reason_sort_ipv6_payload_length, reason_sort_changing, reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb, void *data)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -127,7 +127,7 @@ static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -140,9 +140,8 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_sort_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_sort_ipv4_total_length);
@@ -178,7 +177,7 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 	/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp":... */
 	if (be16(&udp->dst_port) == 0x1b58) { /* rule */
 		if (be16(&ipv4->id) == 7) { /* rule */
-			return prog_sort_ipv4_send(skb, data);
+			return sort_ipv4_send(skb, data);
 		}
 	}
 
@@ -192,8 +191,7 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 	return fr_drop(skb->len, reason_sort_other);
 }
 
-static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data,
-					       struct val_flows *f)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, struct val_flows *f)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -215,8 +213,8 @@ static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -225,9 +223,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_sort_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_sort_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -270,7 +266,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 			f = NULL;
 	}
 	if (fr_has(f)) { /* rule */
-		return prog_sort_ipv6_send(skb, data, f);
+		return sort_ipv6_send(skb, data, f);
 	}
 
 	/* {do: [{drop: "other"}]}, */
@@ -308,8 +304,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_sort_ipv4(skb, data, data_end);
+		return sort_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_sort_ipv6(skb, data, data_end, lease);
+		return sort_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_sort_not_ip);
 }

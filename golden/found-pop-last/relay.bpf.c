@@ -56,7 +56,7 @@ enum {
 	reason_unwrap_no_memory, reason_unwrap_fault,
 };
 
-static __always_inline int prog_unwrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -144,9 +144,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
@@ -182,5 +181,5 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
-	return prog_unwrap_send(skb, data, payload_len);
+	return unwrap_send(skb, data, payload_len);
 }

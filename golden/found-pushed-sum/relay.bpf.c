@@ -75,8 +75,8 @@ enum {
 	reason_wrap_udp_checksum, reason_wrap_not_ip,
 };
 
-static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial)
+static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					  __u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -152,7 +152,7 @@ static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -165,9 +165,8 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_wrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_wrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_wrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_wrap_ipv4_total_length);
@@ -208,19 +207,17 @@ static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, voi
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = udp_end - 42;
-	if ((payload_len + 32) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if ((payload_len + 12) > 0xffff)
+	if ((payload_len + 32) > 0xffff || (payload_len + 12) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
-	return prog_wrap_ipv4_send(skb, data, payload_len, partial);
+	return wrap_ipv4_send(skb, data, payload_len, partial);
 }
 
-static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial)
+static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					  __u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -294,7 +291,7 @@ static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -303,9 +300,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -341,9 +336,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = udp_end - 62;
-	if ((payload_len + 12) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
-	if ((payload_len + 12) > 0xffff)
+	if ((payload_len + 12) > 0xffff || (payload_len + 12) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c ||
@@ -351,7 +344,7 @@ static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
-	return prog_wrap_ipv6_send(skb, data, payload_len, partial);
+	return wrap_ipv6_send(skb, data, payload_len, partial);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -385,8 +378,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_wrap_ipv4(skb, data, data_end);
+		return wrap_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_wrap_ipv6(skb, data, data_end);
+		return wrap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_wrap_not_ip);
 }

@@ -53,7 +53,7 @@ enum {
 	reason_untag_gso_packet, reason_untag_partial_checksum,
 };
 
-static __always_inline int prog_untag_send(struct __sk_buff *skb)
+static __always_inline int untag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -65,7 +65,7 @@ static __always_inline int prog_untag_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_untag_send_2(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline int untag_send_2(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_vlan *vlan = data + 14;
@@ -94,7 +94,7 @@ static __always_inline int prog_untag_send_2(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_untag_send_3(struct __sk_buff *skb)
+static __always_inline int untag_send_3(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -135,7 +135,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8)) {
 		/* do: [{pop: "vlan"}, "pass"] */
-		return prog_untag_send(skb);
+		return untag_send(skb);
 	}
 	/* vlan */
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8)) {
@@ -143,9 +143,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 			return fr_up(skb, reason_untag_truncated);
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_untag_gso_packet);
-		if (be16(&vlan->type) == 0x8100)
-			return fr_up(skb, reason_untag_vlan_tag);
-		if (be16(&vlan->type) == 0x88a8)
+		if (be16(&vlan->type) == 0x8100 || be16(&vlan->type) == 0x88a8)
 			return fr_up(skb, reason_untag_vlan_tag);
 		if (skb->len > 0xffff)
 			return fr_up(skb, reason_untag_too_big);
@@ -153,11 +151,11 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || (partial >> 16) >= 18))
 			return fr_up(skb, reason_untag_partial_checksum);
-		return prog_untag_send_2(skb, data, payload_len);
+		return untag_send_2(skb, data, payload_len);
 	}
 	if (skb->vlan_present)
 		return fr_up(skb, reason_untag_vlan_tag);
-	return prog_untag_send_3(skb);
+	return untag_send_3(skb);
 }
 
 /*
@@ -178,8 +176,8 @@ enum {
 	reason_wrap_tag_in_frame, reason_wrap_vlan_tag,
 };
 
-static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
-	__u64 payload_len)
+static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
+							  __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -227,8 +225,8 @@ static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-							  void *data_end)
+static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
+						     void *data_end)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -240,9 +238,7 @@ static __always_inline int prog_wrap_vlan_in_the_metadata(struct __sk_buff *skb,
 		return fr_up(skb, reason_wrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
 	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
 	if (ipv6_end > skb->len)
@@ -265,10 +261,10 @@ static __always_inline int prog_wrap_vlan_in_the_metadata(struct __sk_buff *skb,
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
-	return prog_wrap_vlan_in_the_metadata_send(skb, data, payload_len);
+	return wrap_vlan_in_the_metadata_send(skb, data, payload_len);
 }
 
-static __always_inline int prog_wrap_vlan(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int wrap_vlan(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_vlan *vlan = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 18;
@@ -283,9 +279,7 @@ static __always_inline int prog_wrap_vlan(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_wrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
 	__u64 ipv6_end = 58ULL + be16(&ipv6->payload_length);
 	if (ipv6_end > skb->len)
@@ -302,7 +296,7 @@ static __always_inline int prog_wrap_vlan(struct __sk_buff *skb, void *data, voi
 	return fr_up(skb, reason_wrap_tag_in_frame);
 }
 
-static __always_inline int prog_wrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -378,9 +372,9 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return prog_wrap_vlan_in_the_metadata(skb, data, data_end);
+		return wrap_vlan_in_the_metadata(skb, data, data_end);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return prog_wrap_vlan(skb, data, data_end);
+		return wrap_vlan(skb, data, data_end);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
 	if (be16(&eth->type) != 0x86dd)
@@ -389,9 +383,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_wrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
 	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
 	if (ipv6_end > skb->len)
@@ -414,5 +406,5 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
-	return prog_wrap_send(skb, data, payload_len);
+	return wrap_send(skb, data, payload_len);
 }

@@ -115,8 +115,8 @@ enum {
 	reason_inside_ipv6_payload_length, reason_inside_udp_checksum, reason_inside_not_ip,
 };
 
-static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void *data,
-						     __u64 partial, struct val_peers *p)
+static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *data, __u64 partial,
+						struct val_peers *p)
 {
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_udp *udp = data + 84;
@@ -179,8 +179,8 @@ static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inside_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int inside_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 udp_end)
 {
 	struct hdr_eth *eth = data + 50;
 	struct hdr_ipv4 *ipv4 = data + 64;
@@ -204,9 +204,8 @@ static __always_inline int prog_inside_ipv4_eth(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_inside_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_inside_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_inside_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inside_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_inside_ipv4_total_length);
@@ -251,11 +250,11 @@ static __always_inline int prog_inside_ipv4_eth(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || partial == 0x54005a || (partial >> 16) >= 92))
 		return fr_up(skb, reason_inside_partial_checksum);
-	return prog_inside_ipv4_eth_send(skb, data, partial, p);
+	return inside_ipv4_eth_send(skb, data, partial, p);
 }
 
-static __always_inline int prog_inside_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -269,9 +268,8 @@ static __always_inline int prog_inside_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_inside_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_inside_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_inside_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inside_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_inside_ipv4_total_length);
@@ -316,11 +314,11 @@ static __always_inline int prog_inside_ipv4(struct __sk_buff *skb, void *data, v
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_inside_vxlan_flags);
 
-	return prog_inside_ipv4_eth(skb, data, data_end, lease, udp_end);
+	return inside_ipv4_eth(skb, data, data_end, lease, udp_end);
 }
 
-static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void *data,
-						     __u64 partial, struct val_peers *p)
+static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial,
+						 struct val_peers *p)
 {
 	struct hdr_vxlan *vxlan = data + 62;
 	struct hdr_udp *udp = data + 104;
@@ -382,22 +380,13 @@ static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int inside_ipv6_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_eth *eth = data + 70;
 	struct hdr_ipv4 *ipv4 = data + 84;
 	struct hdr_udp *udp = data + 104;
 	struct hdr_udp *udp_2 = data + 54;
 
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (84ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_inside_not_inner_ip);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (104ULL > udp_end)
@@ -408,9 +397,8 @@ static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_inside_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_inside_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_inside_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inside_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_inside_ipv4_total_length);
@@ -420,6 +408,8 @@ static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *dat
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_inside_ipv4_checksum);
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_inside_not_inner_udp);
 	if ((void *)(udp + 1) > data_end)
@@ -457,23 +447,22 @@ static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *dat
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || partial == 0x68006e || (partial >> 16) >= 112))
 		return fr_up(skb, reason_inside_partial_checksum);
-	return prog_inside_ipv6_eth_send(skb, data, partial, p);
+	return inside_ipv6_ipv4_send(skb, data, partial, p);
 }
 
-static __always_inline int prog_inside_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_vxlan *vxlan = data + 62;
+	struct hdr_eth *eth = data + 70;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_inside_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_inside_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_inside_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -512,8 +501,14 @@ static __always_inline int prog_inside_ipv6(struct __sk_buff *skb, void *data, v
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_inside_vxlan_flags);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (84ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_inside_not_inner_ip);
 
-	return prog_inside_ipv6_eth(skb, data, data_end, lease, udp_end);
+	return inside_ipv6_ipv4(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)
@@ -547,8 +542,8 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be16(&eth->type) == 0x800)
-		return prog_inside_ipv4(skb, data, data_end, lease);
+		return inside_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_inside_ipv6(skb, data, data_end, lease);
+		return inside_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_inside_not_ip);
 }

@@ -132,9 +132,8 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_ipv4_rule_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, __u64 partial,
-						       struct val_peers *p)
+static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -202,9 +201,9 @@ static __always_inline int prog_forward_ipv4_rule_send(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, void *data,
-							 __u64 payload_len, __u64 partial,
-							 struct val_peers *p)
+static __always_inline int forward_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data,
+						       __u64 payload_len, __u64 partial,
+						       struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -263,8 +262,8 @@ static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -283,7 +282,7 @@ static __always_inline int prog_forward_ipv4_rule(struct __sk_buff *skb, void *d
 			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv4_rule_send(skb, data, ip_end, partial, p);
+		return forward_ipv4_rule_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -298,12 +297,11 @@ static __always_inline int prog_forward_ipv4_rule(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 	if (48ULL + payload_len > p->hop_peer.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv4_rule_send_2(skb, data, payload_len, partial_2, p);
+	return forward_ipv4_rule_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
-static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, __u64 partial,
-						       struct val_peers *p)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -371,9 +369,9 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 payload_len, __u64 partial,
-							 struct val_peers *p)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, __u64 partial,
+						  struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -432,8 +430,8 @@ static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, 
 	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -450,7 +448,7 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 			return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer_2.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv4_rest_send(skb, data, ip_end, partial, p);
+		return forward_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -465,11 +463,11 @@ static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
 	if (48ULL + payload_len > p->hop_peer_2.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv4_rest_send_2(skb, data, payload_len, partial_2, p);
+	return forward_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
-static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -482,9 +480,8 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -533,18 +530,17 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 
 	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
 	if (p->m_hop_peer == 1)
-		return prog_forward_ipv4_rule(skb, data, ip_end, udp_end, p);
+		return forward_ipv4_rule(skb, data, ip_end, udp_end, p);
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
 	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 
-	return prog_forward_ipv4_rest(skb, data, ip_end, udp_end, p);
+	return forward_ipv4_rest(skb, data, ip_end, udp_end, p);
 }
 
-static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, __u64 partial,
-						       struct val_peers *p)
+static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -603,9 +599,9 @@ static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, void *data,
-							 __u64 payload_len, __u64 partial,
-							 struct val_peers *p)
+static __always_inline int forward_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data,
+						       __u64 payload_len, __u64 partial,
+						       struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -672,8 +668,8 @@ static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_ipv6_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 udp_end, struct val_peers *p)
+static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -694,7 +690,7 @@ static __always_inline int prog_forward_ipv6_rule(struct __sk_buff *skb, void *d
 			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv6_rule_send(skb, data, ip_end, partial, p);
+		return forward_ipv6_rule_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -709,11 +705,11 @@ static __always_inline int prog_forward_ipv6_rule(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
 	if (28ULL + payload_len > p->hop_peer.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv6_rule_send_2(skb, data, payload_len, partial_2, p);
+	return forward_ipv6_rule_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
-static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  __u64 partial, struct val_peers *p)
+static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -772,9 +768,9 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_peers *p)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, __u64 partial,
+						  struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -841,8 +837,8 @@ static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void 
 	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -851,9 +847,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -897,7 +891,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
 	if (p->m_hop_peer == 1)
-		return prog_forward_ipv6_rule(skb, data, ip_end, udp_end, p);
+		return forward_ipv6_rule(skb, data, ip_end, udp_end, p);
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
 	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
@@ -916,7 +910,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer_2.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv6_send(skb, data, ip_end, partial, p);
+		return forward_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -931,7 +925,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
 	if (28ULL + payload_len > p->hop_peer_2.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv6_send_2(skb, data, payload_len, partial_2, p);
+	return forward_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -965,8 +959,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_ipv4(skb, data, data_end, lease);
+		return forward_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_ipv6(skb, data, data_end, lease);
+		return forward_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }

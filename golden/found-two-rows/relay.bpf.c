@@ -162,7 +162,7 @@ enum {
 	reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -170,8 +170,8 @@ static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -184,9 +184,8 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_sort_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_sort_ipv4_total_length);
@@ -260,10 +259,10 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_sort_full_seen);
 	}
-	return prog_sort_ipv4_send(skb);
+	return sort_ipv4_send(skb);
 }
 
-static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -271,8 +270,8 @@ static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -281,9 +280,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_sort_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_sort_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -352,7 +349,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_sort_full_seen);
 	}
-	return prog_sort_ipv6_send(skb);
+	return sort_ipv6_send(skb);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -386,8 +383,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_sort_ipv4(skb, data, data_end, lease);
+		return sort_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_sort_ipv6(skb, data, data_end, lease);
+		return sort_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_sort_not_ip);
 }

@@ -168,8 +168,8 @@ enum {
 	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
-static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						struct val_ways *way)
+static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   struct val_ways *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -206,8 +206,8 @@ static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *dat
 	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
 }
 
-static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -221,9 +221,8 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_route_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_route_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_route_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_route_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_route_ipv4_total_length);
@@ -293,11 +292,11 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, fr_unusable(&way->hop.hop, reason_route_no_route));
 	if (ip_end - 14 > way->hop.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
-	return prog_route_ipv4_send(skb, data, ip_end, way);
+	return route_ipv4_send(skb, data, ip_end, way);
 }
 
-static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						struct val_ways *way)
+static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   struct val_ways *way)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -330,8 +329,8 @@ static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *dat
 	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET6, way->hop.addr);
 }
 
-static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -341,9 +340,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_route_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_route_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_route_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_route_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -408,7 +405,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, fr_unusable(&way->hop.hop, reason_route_no_route));
 	if (ip_end - 14 > way->hop.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
-	return prog_route_ipv6_send(skb, data, ip_end, way);
+	return route_ipv6_send(skb, data, ip_end, way);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
@@ -442,9 +439,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_route_ipv4(skb, data, data_end, lease);
+		return route_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_route_ipv6(skb, data, data_end, lease);
+		return route_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_route_not_ip);
 }
 
@@ -469,8 +466,8 @@ enum {
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
 };
 
-static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void *data,
-						     __u64 payload_len, struct val_ways *way)
+static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *data,
+						__u64 payload_len, struct val_ways *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 50;
 	struct hdr_note *note = data + 70;
@@ -518,8 +515,8 @@ static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void
 	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
 }
 
-static __always_inline int prog_unwrap_udp_note(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 inner_end)
+static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 inner_end)
 {
 	struct hdr_note *note = data + 70;
 	struct hdr_tag *tag = data + 42;
@@ -570,11 +567,11 @@ static __always_inline int prog_unwrap_udp_note(struct __sk_buff *skb, void *dat
 		return fr_up(skb, fr_unusable(&way->hop.hop, reason_unwrap_no_route));
 	if (21ULL + payload_len > way->hop.hop.mtu)
 		return fr_up(skb, reason_unwrap_too_big);
-	return prog_unwrap_udp_note_send(skb, data, payload_len, way);
+	return unwrap_udp_note_send(skb, data, payload_len, way);
 }
 
-static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease, __u64 outer_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = data + 42;
@@ -615,9 +612,8 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_unwrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
@@ -630,7 +626,7 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 	if (be8(&ipv4->protocol) != 253)
 		return fr_up(skb, reason_unwrap_not_note);
 
-	return prog_unwrap_udp_note(skb, data, data_end, lease, inner_end);
+	return unwrap_udp_note(skb, data, data_end, lease, inner_end);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -674,9 +670,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
@@ -696,7 +691,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_unwrap_not_udp);
 
-	return prog_unwrap_udp(skb, data, data_end, lease, outer_end);
+	return unwrap_udp(skb, data, data_end, lease, outer_end);
 }
 
 /*
@@ -722,9 +717,9 @@ enum {
 	reason_listen_not_ip,
 };
 
-static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 partial, struct fr_hop *hop_1,
-						 struct bpf_fib_lookup *fib_1)
+static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 partial, struct fr_hop *hop_1,
+					    struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -791,10 +786,9 @@ static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *da
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, __u64 partial,
-						      struct fr_hop *hop_2,
-						      struct bpf_fib_lookup *fib_2)
+static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					      __u64 partial, struct fr_hop *hop_2,
+					      struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -858,8 +852,8 @@ static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int prog_listen_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							__u64 ip_end, struct val_groups *way)
+static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
+					      struct val_groups *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -896,8 +890,8 @@ static __always_inline int prog_listen_ipv4_rest_send_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
 }
 
-static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *data,
-						 const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, __u64 ip_end)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -929,7 +923,7 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
 			return fr_up(skb, fr_unusable(&hop_2, reason_listen_no_route));
-		return prog_listen_ipv4_rest_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+		return listen_ipv4_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
 	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
@@ -960,11 +954,11 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, fr_unusable(&way->hop.hop, reason_listen_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > way->hop.hop.mtu)
 		return fr_up(skb, reason_listen_too_big);
-	return prog_listen_ipv4_rest_send_2(skb, data, ip_end, way);
+	return listen_ipv4_send_3(skb, data, ip_end, way);
 }
 
-static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -979,9 +973,8 @@ static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_listen_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_listen_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_listen_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_listen_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_listen_ipv4_total_length);
@@ -1039,15 +1032,15 @@ static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
 			return fr_up(skb, fr_unusable(&hop_1, reason_listen_no_route));
-		return prog_listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+		return listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
-	return prog_listen_ipv4_rest(skb, data, lease, ip_end);
+	return listen_ipv4_rest(skb, data, lease, ip_end);
 }
 
-static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 partial, struct fr_hop *hop_3,
-						 struct bpf_fib_lookup *fib_3)
+static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 partial, struct fr_hop *hop_3,
+					    struct bpf_fib_lookup *fib_3)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1108,10 +1101,9 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, __u64 partial,
-						      struct fr_hop *hop_4,
-						      struct bpf_fib_lookup *fib_4)
+static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					      __u64 partial, struct fr_hop *hop_4,
+					      struct bpf_fib_lookup *fib_4)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1170,8 +1162,8 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int prog_listen_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
-							__u64 ip_end, struct val_groups *way)
+static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
+					      struct val_groups *way)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -1204,8 +1196,8 @@ static __always_inline int prog_listen_ipv6_rest_send_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET6, way->hop.addr);
 }
 
-static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *data,
-						 const struct fr_lease *lease, __u64 ip_end)
+static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, __u64 ip_end)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
@@ -1245,7 +1237,7 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_4)))
 			return fr_up(skb, fr_unusable(&hop_4, reason_listen_no_route));
-		return prog_listen_ipv6_rest_send(skb, data, ip_end, partial, &hop_4, &fib_4);
+		return listen_ipv6_send_2(skb, data, ip_end, partial, &hop_4, &fib_4);
 	}
 
 	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
@@ -1276,11 +1268,11 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, fr_unusable(&way->hop.hop, reason_listen_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > way->hop.hop.mtu)
 		return fr_up(skb, reason_listen_too_big);
-	return prog_listen_ipv6_rest_send_2(skb, data, ip_end, way);
+	return listen_ipv6_send_3(skb, data, ip_end, way);
 }
 
-static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -1291,9 +1283,7 @@ static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_listen_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_listen_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_listen_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_listen_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1354,10 +1344,10 @@ static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_listen_too_big);
 		if (unlikely(!fr_usable(&hop_3)))
 			return fr_up(skb, fr_unusable(&hop_3, reason_listen_no_route));
-		return prog_listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
+		return listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
 	}
 
-	return prog_listen_ipv6_rest(skb, data, lease, ip_end);
+	return listen_ipv6_rest(skb, data, lease, ip_end);
 }
 
 SEC("tc") int prog_listen(struct __sk_buff *skb)
@@ -1386,8 +1376,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_listen_ipv4(skb, data, data_end, lease);
+		return listen_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_listen_ipv6(skb, data, data_end, lease);
+		return listen_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_listen_not_ip);
 }

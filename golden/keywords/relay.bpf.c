@@ -177,9 +177,8 @@ enum {
 	reason_main_mapped_address, reason_main_ipv6_payload_length, reason_main_not_ip,
 };
 
-static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 ip_end, __u64 partial,
-						    struct val_void *v_double)
+static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 ip_end, __u64 partial, struct val_void *v_double)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -246,9 +245,9 @@ static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void 
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_ipv4_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_void *v_double)
+static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 payload_len, __u64 partial,
+					       struct val_void *v_double)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_int *v_int = data + 42;
@@ -312,9 +311,9 @@ static __always_inline int prog_main_ipv4_rest_send_2(struct __sk_buff *skb, voi
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, __u64 now,
-					       __u64 ip_end, __u64 udp_end, struct val_map *package)
+static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, __u64 now, __u64 ip_end,
+					  __u64 udp_end, struct val_map *package)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -347,16 +346,15 @@ static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_main_address_family);
 	if (fr_is_v4(v_double->close.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 46))
-			return fr_up(skb, reason_main_partial_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 46) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_usable(&v_double->hop_close)))
 			return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
 		if (ip_end - 14 > v_double->hop_close.mtu)
 			return fr_up(skb, reason_main_too_big);
 		fr_named_add(0, 1);
-		return prog_main_ipv4_rest_send(skb, data, now, ip_end, partial, v_double);
+		return main_ipv4_send(skb, data, now, ip_end, partial, v_double);
 	}
 	__u64 payload_len = udp_end - 46;
 	__u64 partial_2 = fr_partial(skb);
@@ -370,11 +368,11 @@ static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data
 	if (52ULL + payload_len > v_double->hop_close.mtu)
 		return fr_up(skb, reason_main_too_big);
 	fr_named_add(0, 1);
-	return prog_main_ipv4_rest_send_2(skb, data, now, payload_len, partial_2, v_double);
+	return main_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, v_double);
 }
 
-static __always_inline int prog_main_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -388,9 +386,8 @@ static __always_inline int prog_main_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_main_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_main_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_main_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_main_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_main_ipv4_total_length);
@@ -451,12 +448,11 @@ static __always_inline int prog_main_ipv4(struct __sk_buff *skb, void *data, voi
 			package = NULL;
 	}
 
-	return prog_main_ipv4_rest(skb, data, lease, now, ip_end, udp_end, package);
+	return main_ipv4_rest(skb, data, lease, now, ip_end, udp_end, package);
 }
 
-static __always_inline int prog_main_ipv6_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 ip_end, __u64 partial,
-						    struct val_void *v_double)
+static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 ip_end, __u64 partial, struct val_void *v_double)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -515,9 +511,9 @@ static __always_inline int prog_main_ipv6_rest_send(struct __sk_buff *skb, void 
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_ipv6_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_void *v_double)
+static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 payload_len, __u64 partial,
+					       struct val_void *v_double)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_int *v_int = data + 62;
@@ -589,29 +585,11 @@ static __always_inline int prog_main_ipv6_rest_send_2(struct __sk_buff *skb, voi
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, __u64 now,
-					       __u64 ip_end, __u64 udp_end, struct val_map *package)
+static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 ip_end, __u64 udp_end, struct val_map *package,
+					  struct val_void *v_double)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_int *v_int = data + 62;
-
-	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-	struct val_void *v_double;
-	{
-		struct key_void key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v6(key.m_goto.addr, ipv6->src, 0);
-		key.m_goto.port = be16(&udp->src_port);
-		key.var = be16(&v_int->return_);
-		found = find_void(&key, lease, 8, &v_double, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_main_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_main_no_void);
-	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
 	if (fr_has(package) && package->m_static > 1) { /* rule */
@@ -635,7 +613,7 @@ static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data
 		if (ip_end - 14 > v_double->hop_close.mtu)
 			return fr_up(skb, reason_main_too_big);
 		fr_named_add(0, 1);
-		return prog_main_ipv6_rest_send(skb, data, now, ip_end, partial, v_double);
+		return main_ipv6_send(skb, data, now, ip_end, partial, v_double);
 	}
 	__u64 payload_len = udp_end - 66;
 	__u64 partial_2 = fr_partial(skb);
@@ -649,11 +627,11 @@ static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data
 	if (32ULL + payload_len > v_double->hop_close.mtu)
 		return fr_up(skb, reason_main_too_big);
 	fr_named_add(0, 1);
-	return prog_main_ipv6_rest_send_2(skb, data, now, payload_len, partial_2, v_double);
+	return main_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, v_double);
 }
 
-static __always_inline int prog_main_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -663,9 +641,7 @@ static __always_inline int prog_main_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_main_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_main_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_main_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_main_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -720,8 +696,22 @@ static __always_inline int prog_main_ipv6(struct __sk_buff *skb, void *data, voi
 		if (found == FR_MISSING)
 			package = NULL;
 	}
+	struct val_void *v_double;
+	{
+		struct key_void key __attribute__((aligned(8))) = {};
+		enum fr_found found;
 
-	return prog_main_ipv6_rest(skb, data, lease, now, ip_end, udp_end, package);
+		fr_put_v6(key.m_goto.addr, ipv6->src, 0);
+		key.m_goto.port = be16(&udp->src_port);
+		key.var = be16(&v_int->return_);
+		found = find_void(&key, lease, 8, &v_double, now);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_main_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_main_no_void);
+	}
+
+	return main_ipv6_rest(skb, data, now, ip_end, udp_end, package, v_double);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
@@ -755,8 +745,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_main_ipv4(skb, data, data_end, lease, now);
+		return main_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_main_ipv6(skb, data, data_end, lease, now);
+		return main_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_main_not_ip);
 }

@@ -94,7 +94,7 @@ enum {
 	reason_inbound_ipv6_payload_length, reason_inbound_not_ip,
 };
 
-static __always_inline int prog_inbound_ipv4_send(struct __sk_buff *skb)
+static __always_inline int inbound_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -102,7 +102,7 @@ static __always_inline int prog_inbound_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inbound_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int inbound_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -116,9 +116,8 @@ static __always_inline int prog_inbound_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_inbound_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_inbound_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_inbound_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inbound_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_inbound_ipv4_total_length);
@@ -176,10 +175,10 @@ static __always_inline int prog_inbound_ipv4(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_inbound_full_seen);
 	}
 	fr_named_add(0, 1);
-	return prog_inbound_ipv4_send(skb);
+	return inbound_ipv4_send(skb);
 }
 
-static __always_inline int prog_inbound_ipv6_send(struct __sk_buff *skb)
+static __always_inline int inbound_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -187,7 +186,7 @@ static __always_inline int prog_inbound_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inbound_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int inbound_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -197,9 +196,7 @@ static __always_inline int prog_inbound_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_inbound_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_inbound_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_inbound_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_inbound_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -252,7 +249,7 @@ static __always_inline int prog_inbound_ipv6(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_inbound_full_seen);
 	}
 	fr_named_add(0, 1);
-	return prog_inbound_ipv6_send(skb);
+	return inbound_ipv6_send(skb);
 }
 
 SEC("tc") int prog_inbound(struct __sk_buff *skb)
@@ -286,8 +283,8 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_inbound_ipv4(skb, data, data_end);
+		return inbound_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_inbound_ipv6(skb, data, data_end);
+		return inbound_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_inbound_not_ip);
 }

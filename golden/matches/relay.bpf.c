@@ -75,7 +75,7 @@ enum {
 	reason_filter_mapped_address, reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb)
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -83,7 +83,7 @@ static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -97,9 +97,8 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_filter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_filter_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_filter_ipv4_total_length);
@@ -159,14 +158,14 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 	     ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL) == ldv64(set_home + 8)) &&
 	     be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
-		return prog_filter_ipv4_send(skb);
+		return filter_ipv4_send(skb);
 	}
 
 	/* programs: filter: { */
 	return fr_up(skb, reason_filter_no_rule);
 }
 
-static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -174,7 +173,7 @@ static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -184,9 +183,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_filter_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_filter_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_filter_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -241,7 +238,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 	if ((ld64(ipv6->dst) == ldv64(set_home) && ld64(ipv6->dst + 8) == ldv64(set_home + 8)) &&
 	    be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
-		return prog_filter_ipv6_send(skb);
+		return filter_ipv6_send(skb);
 	}
 
 	/* programs: filter: { */
@@ -279,8 +276,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_filter_ipv4(skb, data, data_end);
+		return filter_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_filter_ipv6(skb, data, data_end);
+		return filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

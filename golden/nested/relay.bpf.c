@@ -154,8 +154,8 @@ enum {
 	reason_balance_ipv6_payload_length, reason_balance_not_ip,
 };
 
-static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, struct val_backends *b)
+static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     struct val_backends *b)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -192,8 +192,8 @@ static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, vo
 	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
 }
 
-static __always_inline int prog_balance_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 ip_end, struct val_backends *b)
+static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					       struct val_backends *b)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -230,54 +230,22 @@ static __always_inline int prog_balance_ipv4_rest_send_2(struct __sk_buff *skb, 
 	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
 }
 
-static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *data,
-						  const struct fr_lease *lease, __u64 ip_end,
-						  struct val_services *s)
+static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     struct val_services *s)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
-	struct val_backends *b;
-	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
-		{
-			struct key_backends key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.pool = s->pool;
-			key.bucket = 0;
-			found = find_backends(&key, lease, 8, &b);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
-			if (found == FR_MISSING)
-				b = NULL;
-		}
-		if (fr_has(b)) { /* rule */
-			if (be8(&ipv4->ttl) <= 1)
-				return fr_up(skb, reason_balance_hop_limit);
-			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_balance_gso_packet);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_usable(&b->way.hop)))
-				return fr_up(skb,
-					     fr_unusable(&b->way.hop, reason_balance_no_route));
-			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
-				return fr_up(skb, reason_balance_too_big);
-			return prog_balance_ipv4_rest_send(skb, data, ip_end, b);
-		}
-	}
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
-	struct val_backends *b_2;
+	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
-		found = find_backends(&key, lease, 48, &b_2);
+		found = find_backends(&key, lease, 48, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_balance_changing);
 		if (found == FR_MISSING)
@@ -289,15 +257,15 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_usable(&b_2->way.hop)))
-		return fr_up(skb, fr_unusable(&b_2->way.hop, reason_balance_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b_2->way.hop.mtu)
+	if (unlikely(!fr_usable(&b->way.hop)))
+		return fr_up(skb, fr_unusable(&b->way.hop, reason_balance_no_route));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
 		return fr_up(skb, reason_balance_too_big);
-	return prog_balance_ipv4_rest_send_2(skb, data, ip_end, b_2);
+	return balance_ipv4_send_2(skb, data, ip_end, b);
 }
 
-static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -310,9 +278,8 @@ static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_balance_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_balance_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_balance_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_balance_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_balance_ipv4_total_length);
@@ -364,11 +331,43 @@ static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_drop(skb->len, reason_balance_no_pool);
 	}
 
-	return prog_balance_ipv4_rest(skb, data, lease, ip_end, s);
+	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
+	struct val_backends *b;
+	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
+		{
+			struct key_backends key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.pool = s->pool;
+			key.bucket = 0;
+			found = find_backends(&key, lease, 8, &b);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_balance_changing);
+			if (found == FR_MISSING)
+				b = NULL;
+		}
+		if (fr_has(b)) { /* rule */
+			if (be8(&ipv4->ttl) <= 1)
+				return fr_up(skb, reason_balance_hop_limit);
+			if (!(skb->len <= ip_end || skb->gso_size == 0))
+				return fr_up(skb, reason_balance_gso_packet);
+			if (!(skb->len <= ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				return fr_up(skb, reason_balance_partial_checksum);
+			if (unlikely(!fr_usable(&b->way.hop)))
+				return fr_up(skb,
+					     fr_unusable(&b->way.hop, reason_balance_no_route));
+			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
+				return fr_up(skb, reason_balance_too_big);
+			return balance_ipv4_send(skb, data, ip_end, b);
+		}
+	}
+
+	return balance_ipv4_rest(skb, data, lease, ip_end, s);
 }
 
-static __always_inline int prog_balance_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  struct val_backends *b)
+static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     struct val_backends *b)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -401,8 +400,8 @@ static __always_inline int prog_balance_ipv6_send(struct __sk_buff *skb, void *d
 	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET6, b->way.addr);
 }
 
-static __always_inline int prog_balance_ipv6_rest_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, struct val_backends *b)
+static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					       struct val_backends *b)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -435,9 +434,9 @@ static __always_inline int prog_balance_ipv6_rest_send(struct __sk_buff *skb, vo
 	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET6, b->way.addr);
 }
 
-static __always_inline int prog_balance_ipv6_rest(struct __sk_buff *skb, void *data,
-						  const struct fr_lease *lease, __u64 ip_end,
-						  struct val_services *s)
+static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     struct val_services *s)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -466,11 +465,11 @@ static __always_inline int prog_balance_ipv6_rest(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&b->way.hop, reason_balance_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
 		return fr_up(skb, reason_balance_too_big);
-	return prog_balance_ipv6_rest_send(skb, data, ip_end, b);
+	return balance_ipv6_send_2(skb, data, ip_end, b);
 }
 
-static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -479,9 +478,7 @@ static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_balance_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_balance_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_balance_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_balance_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -556,11 +553,11 @@ static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, 
 					     fr_unusable(&b->way.hop, reason_balance_no_route));
 			if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
 				return fr_up(skb, reason_balance_too_big);
-			return prog_balance_ipv6_send(skb, data, ip_end, b);
+			return balance_ipv6_send(skb, data, ip_end, b);
 		}
 	}
 
-	return prog_balance_ipv6_rest(skb, data, lease, ip_end, s);
+	return balance_ipv6_rest(skb, data, lease, ip_end, s);
 }
 
 SEC("tc") int prog_balance(struct __sk_buff *skb)
@@ -594,8 +591,8 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_balance_ipv4(skb, data, data_end, lease);
+		return balance_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_balance_ipv6(skb, data, data_end, lease);
+		return balance_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_balance_not_ip);
 }

@@ -157,7 +157,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_room_same1 {
+struct room_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -170,14 +170,14 @@ struct prog_room_same1 {
 	__u64 copies0;
 };
 
-struct prog_room_fan1 {
+struct room_fan1 {
 	struct __sk_buff *skb;
 	struct list_members *list;
 	void *front;
 };
 
-static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 stream, struct receiver_members *r)
+static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff *skb, void *front,
+				       __u64 stream, struct receiver_members *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_msg *saved_msg = front + 42;
@@ -251,8 +251,8 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	return 0;
 }
 
-static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct __sk_buff *skb,
-					    void *front, struct receiver_members *r)
+static __always_inline long room_copy2(struct room_same1 *same, struct __sk_buff *skb, void *front,
+				       struct receiver_members *r)
 {
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -309,11 +309,11 @@ static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct
 	return 0;
 }
 
-static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
+static __noinline long room_turn1(__u32 i, struct room_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_room_same1 *same = front + FR_NEEDS_FRONT;
+	struct room_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_members *r = receiver_of_members(fan->list, i);
 	struct hdr_msg *saved_msg = front + 42;
@@ -326,9 +326,8 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 	/* {match: "msg.kind": 0, do: [ */
 	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) { /* rule */
 		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_room_address_family);
-		if (!fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_room_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
@@ -357,23 +356,21 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 			streams = translation->value;
 		}
 		__u64 stream = streams;
-		return prog_room_copy1(same, skb, front, stream, r);
+		return room_copy1(same, skb, front, stream, r);
 	}
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_room_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_room_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_room_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_room_too_big);
-	return prog_room_copy2(same, skb, front, r);
+	return room_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -397,7 +394,7 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	void *front = fr_save_front(skb, 58);
 	if (!front)
 		return fr_up(skb, reason_room_no_memory);
-	struct prog_room_same1 *same = front + FR_NEEDS_FRONT;
+	struct room_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -448,12 +445,12 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	}
 
 	same->copies0 = 0;
-	struct prog_room_fan1 fan = {
+	struct room_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_room_turn1, &fan, 0);
+	bpf_loop(list->count, room_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -467,7 +464,7 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_room_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -481,9 +478,8 @@ static __always_inline int prog_room_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_room_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_room_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_room_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_room_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_room_ipv4_total_length);
@@ -526,15 +522,14 @@ static __always_inline int prog_room_ipv4(struct __sk_buff *skb, void *data, voi
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 58))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 58) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_room_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_room_partial_checksum);
-	return prog_room_fan1(skb, data, ip_end);
+	return room_fan1(skb, data, ip_end);
 }
 
 /* What is the same for all receivers. */
-struct prog_room_same2 {
+struct room_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 quiet;
@@ -546,14 +541,14 @@ struct prog_room_same2 {
 	__u64 copies0;
 };
 
-struct prog_room_fan2 {
+struct room_fan2 {
 	struct __sk_buff *skb;
 	struct list_members *list;
 	void *front;
 };
 
-static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 stream, struct receiver_members *r)
+static __always_inline long room_copy3(struct room_same2 *same, struct __sk_buff *skb, void *front,
+				       __u64 stream, struct receiver_members *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_msg *saved_msg = front + 62;
@@ -626,8 +621,8 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	return 0;
 }
 
-static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct __sk_buff *skb,
-					    void *front, struct receiver_members *r)
+static __always_inline long room_copy4(struct room_same2 *same, struct __sk_buff *skb, void *front,
+				       struct receiver_members *r)
 {
 	struct hdr_msg *saved_msg = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -683,11 +678,11 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	return 0;
 }
 
-static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
+static __noinline long room_turn2(__u32 i, struct room_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_room_same2 *same = front + FR_NEEDS_FRONT;
+	struct room_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_members *r = receiver_of_members(fan->list, i);
 	struct hdr_msg *saved_msg = front + 62;
@@ -701,9 +696,7 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 	/* {match: "msg.kind": 0, do: [ */
 	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) { /* rule */
 		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_room_address_family);
-		if (fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_room_address_family);
 		if (be16(&saved_udp->checksum) == 0)
 			return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
@@ -734,13 +727,11 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 			streams = translation->value;
 		}
 		__u64 stream = streams;
-		return prog_room_copy3(same, skb, front, stream, r);
+		return room_copy3(same, skb, front, stream, r);
 	}
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_room_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_room_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
@@ -749,10 +740,10 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_room_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_room_too_big);
-	return prog_room_copy4(same, skb, front, r);
+	return room_copy4(same, skb, front, r);
 }
 
-static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -776,7 +767,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	void *front = fr_save_front(skb, 78);
 	if (!front)
 		return fr_up(skb, reason_room_no_memory);
-	struct prog_room_same2 *same = front + FR_NEEDS_FRONT;
+	struct room_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_msg *saved_msg = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -829,12 +820,12 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	}
 
 	same->copies0 = 0;
-	struct prog_room_fan2 fan = {
+	struct room_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_room_turn2, &fan, 0);
+	bpf_loop(list->count, room_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -848,7 +839,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_room_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -858,9 +849,7 @@ static __always_inline int prog_room_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_room_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_room_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_room_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_room_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -898,11 +887,10 @@ static __always_inline int prog_room_ipv6(struct __sk_buff *skb, void *data, voi
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 78))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 78) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_room_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_room_partial_checksum);
-	return prog_room_fan2(skb, data, ip_end);
+	return room_fan2(skb, data, ip_end);
 }
 
 SEC("tc") int prog_room(struct __sk_buff *skb)
@@ -936,8 +924,8 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_room_ipv4(skb, data, data_end);
+		return room_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_room_ipv6(skb, data, data_end);
+		return room_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_room_not_ip);
 }

@@ -178,8 +178,8 @@ enum {
 	reason_meter_ipv6_payload_length, reason_meter_not_ip,
 };
 
-static __always_inline int prog_meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
-						struct val_flows *f)
+static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
+					   struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
 
@@ -210,8 +210,8 @@ static __always_inline int prog_meter_ipv4_send(struct __sk_buff *skb, __u64 udp
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_meter_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -224,9 +224,8 @@ static __always_inline int prog_meter_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_meter_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_meter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_meter_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_meter_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_meter_ipv4_total_length);
@@ -275,11 +274,11 @@ static __always_inline int prog_meter_ipv4(struct __sk_buff *skb, void *data, vo
 	}
 
 	/* "pass", */
-	return prog_meter_ipv4_send(skb, udp_end, f);
+	return meter_ipv4_send(skb, udp_end, f);
 }
 
-static __always_inline int prog_meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
-						struct val_flows *f)
+static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
+					   struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
 
@@ -310,8 +309,8 @@ static __always_inline int prog_meter_ipv6_send(struct __sk_buff *skb, __u64 udp
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_meter_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -320,9 +319,7 @@ static __always_inline int prog_meter_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_meter_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_meter_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_meter_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_meter_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -366,7 +363,7 @@ static __always_inline int prog_meter_ipv6(struct __sk_buff *skb, void *data, vo
 	}
 
 	/* "pass", */
-	return prog_meter_ipv6_send(skb, udp_end, f);
+	return meter_ipv6_send(skb, udp_end, f);
 }
 
 SEC("tc") int prog_meter(struct __sk_buff *skb)
@@ -400,9 +397,9 @@ SEC("tc") int prog_meter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_meter_ipv4(skb, data, data_end, lease);
+		return meter_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_meter_ipv6(skb, data, data_end, lease);
+		return meter_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_meter_not_ip);
 }
 
@@ -430,7 +427,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_tap_same1 {
+struct tap_same1 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
@@ -440,14 +437,14 @@ struct prog_tap_same1 {
 	__u64 copies0;
 };
 
-struct prog_tap_fan1 {
+struct tap_fan1 {
 	struct __sk_buff *skb;
 	struct list_taps *list;
 	void *front;
 };
 
-static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct __sk_buff *skb,
-					   void *front, struct receiver_taps *r)
+static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
+				      struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -528,11 +525,11 @@ static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct _
 	return 0;
 }
 
-static __noinline long prog_tap_turn1(__u32 i, struct prog_tap_fan1 *fan)
+static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_tap_same1 *same = front + FR_NEEDS_FRONT;
+	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
 
@@ -542,19 +539,17 @@ static __noinline long prog_tap_turn1(__u32 i, struct prog_tap_fan1 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return prog_tap_copy1(same, skb, front, r);
+	return tap_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -576,7 +571,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	void *front = fr_save_front(skb, 42);
 	if (!front)
 		return fr_up(skb, reason_tap_no_memory);
-	struct prog_tap_same1 *same = front + FR_NEEDS_FRONT;
+	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->clock = 0;
@@ -610,12 +605,12 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	}
 
 	same->copies0 = 0;
-	struct prog_tap_fan1 fan = {
+	struct tap_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_tap_turn1, &fan, 0);
+	bpf_loop(list->count, tap_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
 		return fr_drop(len, reason_tap_fault);
@@ -627,7 +622,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -640,9 +635,8 @@ static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_tap_ipv4_total_length);
@@ -679,15 +673,14 @@ static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return prog_tap_fan1(skb, data, ip_end);
+	return tap_fan1(skb, data, ip_end);
 }
 
 /* What is the same for all receivers. */
-struct prog_tap_same2 {
+struct tap_same2 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
@@ -696,14 +689,14 @@ struct prog_tap_same2 {
 	__u64 copies0;
 };
 
-struct prog_tap_fan2 {
+struct tap_fan2 {
 	struct __sk_buff *skb;
 	struct list_taps *list;
 	void *front;
 };
 
-static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct __sk_buff *skb,
-					   void *front, struct receiver_taps *r)
+static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
+				      struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -783,11 +776,11 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	return 0;
 }
 
-static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
+static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -798,9 +791,7 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_tap_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_tap_udp_checksum);
@@ -809,10 +800,10 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return prog_tap_copy2(same, skb, front, r);
+	return tap_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -834,7 +825,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	void *front = fr_save_front(skb, 62);
 	if (!front)
 		return fr_up(skb, reason_tap_no_memory);
-	struct prog_tap_same2 *same = front + FR_NEEDS_FRONT;
+	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->clock = 0;
@@ -867,12 +858,12 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	}
 
 	same->copies0 = 0;
-	struct prog_tap_fan2 fan = {
+	struct tap_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_tap_turn2, &fan, 0);
+	bpf_loop(list->count, tap_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
 		return fr_drop(len, reason_tap_fault);
@@ -884,7 +875,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -893,9 +884,7 @@ static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_tap_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_tap_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_tap_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -927,11 +916,10 @@ static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return prog_tap_fan2(skb, data, ip_end);
+	return tap_fan2(skb, data, ip_end);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
@@ -965,8 +953,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_tap_ipv4(skb, data, data_end);
+		return tap_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_tap_ipv6(skb, data, data_end);
+		return tap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_tap_not_ip);
 }

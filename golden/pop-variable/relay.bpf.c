@@ -172,11 +172,10 @@ enum {
 	reason_decapsulate_blackhole, reason_decapsulate_prohibit,
 };
 
-static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
-							 __u64 tun_options_end,
-							 void *at_tun_options_end,
-							 __u64 payload_len, __u64 partial,
-							 struct val_ways *w)
+static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
+						    __u64 tun_options_end, void *at_tun_options_end,
+						    __u64 payload_len, __u64 partial,
+						    struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
 	struct hdr_tun *tun = data + 42;
@@ -256,10 +255,9 @@ static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, 
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_decapsulate_udp_udp(struct __sk_buff *skb, void *data,
-						    void *data_end, const struct fr_lease *lease,
-						    __u64 tun_options_end, void *at_tun_options_end,
-						    __u64 inner_end)
+static __always_inline int decapsulate_udp_udp(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 tun_options_end,
+					       void *at_tun_options_end, __u64 inner_end)
 {
 	struct hdr_udp *udp = at_tun_options_end + 20;
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
@@ -318,12 +316,12 @@ static __always_inline int prog_decapsulate_udp_udp(struct __sk_buff *skb, void 
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_decapsulate_no_route));
 	if (28ULL + payload_len > w->way.hop.mtu)
 		return fr_up(skb, reason_decapsulate_too_big);
-	return prog_decapsulate_udp_udp_send(skb, data, tun_options_end, at_tun_options_end,
-					     payload_len, partial, w);
+	return decapsulate_udp_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
+					partial, w);
 }
 
-static __always_inline int prog_decapsulate_udp(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 outer_end)
+static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 outer_end)
 {
 	void *at_tun_options_end;
 	struct hdr_udp *udp = data + 34;
@@ -367,9 +365,8 @@ static __always_inline int prog_decapsulate_udp(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_decapsulate_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_decapsulate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_decapsulate_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_decapsulate_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_decapsulate_ipv4_total_length);
@@ -384,8 +381,8 @@ static __always_inline int prog_decapsulate_udp(struct __sk_buff *skb, void *dat
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_decapsulate_not_inside);
 
-	return prog_decapsulate_udp_udp(skb, data, data_end, lease, tun_options_end,
-					at_tun_options_end, inner_end);
+	return decapsulate_udp_udp(skb, data, data_end, lease, tun_options_end, at_tun_options_end,
+				   inner_end);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
@@ -429,9 +426,8 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 		return fr_up(skb, reason_decapsulate_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_decapsulate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_decapsulate_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_decapsulate_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_decapsulate_ipv4_total_length);
@@ -451,7 +447,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_decapsulate_not_udp);
 
-	return prog_decapsulate_udp(skb, data, data_end, lease, outer_end);
+	return decapsulate_udp(skb, data, data_end, lease, outer_end);
 }
 
 /*
@@ -476,10 +472,9 @@ enum {
 	reason_strip_ipv6_payload_length, reason_strip_not_ip,
 };
 
-static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						     __u64 tun_options_end,
-						     void *at_tun_options_end, __u64 payload_len,
-						     __u64 partial, struct val_peers *p)
+static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
+					   void *at_tun_options_end, __u64 payload_len,
+					   __u64 partial, struct val_peers *p)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -591,10 +586,10 @@ static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-						       __u64 tun_options_end,
-						       void *at_tun_options_end, __u64 payload_len,
-						       __u64 partial, struct val_peers *p)
+static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
+						__u64 tun_options_end, void *at_tun_options_end,
+						__u64 payload_len, __u64 partial,
+						struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
@@ -693,9 +688,9 @@ static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end,
-						__u64 tun_options_end)
+static __always_inline int strip_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 udp_end,
+					   __u64 tun_options_end)
 {
 	void *at_tun_options_end;
 	struct hdr_flow *flow;
@@ -736,38 +731,32 @@ static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *dat
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_strip_address_family);
+	__u64 payload_len = udp_end - (tun_options_end + 6);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= (tun_options_end + 6) &&
+	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
+		return fr_up(skb, reason_strip_partial_checksum);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		__u64 payload_len = udp_end - (tun_options_end + 6);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= (tun_options_end + 6) &&
-		       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
-			return fr_up(skb, reason_strip_partial_checksum);
 		if (unlikely(!fr_usable(&p->hop_remote)))
 			return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
 		if (34ULL + payload_len > p->hop_remote.mtu)
 			return fr_up(skb, reason_strip_too_big);
-		return prog_strip_ipv4_rest_send(skb, data, tun_options_end, at_tun_options_end,
-						 payload_len, partial, p);
+		return strip_ipv4_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
+				       partial, p);
 	}
-	__u64 payload_len_2 = udp_end - (tun_options_end + 6);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= (tun_options_end + 6) &&
-	       (partial_2 & 0xffff) < ((tun_options_end + 6 + payload_len_2) - 1))))
-		return fr_up(skb, reason_strip_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
 	if (unlikely(!fr_usable(&p->hop_remote)))
 		return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
-	if (54ULL + payload_len_2 > p->hop_remote.mtu)
+	if (54ULL + payload_len > p->hop_remote.mtu)
 		return fr_up(skb, reason_strip_too_big);
-	return prog_strip_ipv4_rest_send_2(skb, data, tun_options_end, at_tun_options_end,
-					   payload_len_2, partial_2, p);
+	return strip_ipv4_send_ipv6(skb, data, tun_options_end, at_tun_options_end, payload_len,
+				    partial, p);
 }
 
-static __always_inline int prog_strip_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -781,9 +770,8 @@ static __always_inline int prog_strip_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_strip_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_strip_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_strip_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_strip_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_strip_ipv4_total_length);
@@ -826,13 +814,13 @@ static __always_inline int prog_strip_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_strip_tun_options);
 	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
 
-	return prog_strip_ipv4_rest(skb, data, data_end, lease, udp_end, tun_options_end);
+	return strip_ipv4_rest(skb, data, data_end, lease, udp_end, tun_options_end);
 }
 
-static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void *data,
-						     __u64 tun_options_end,
-						     void *at_tun_options_end, __u64 payload_len,
-						     __u64 partial, struct val_peers *p)
+static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *data,
+						__u64 tun_options_end, void *at_tun_options_end,
+						__u64 payload_len, __u64 partial,
+						struct val_peers *p)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -934,10 +922,10 @@ static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, void *data,
-						       __u64 tun_options_end,
-						       void *at_tun_options_end, __u64 payload_len,
-						       __u64 partial, struct val_peers *p)
+static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void *data,
+						     __u64 tun_options_end,
+						     void *at_tun_options_end, __u64 payload_len,
+						     __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
@@ -1044,9 +1032,9 @@ static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, vo
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end,
-						__u64 tun_options_end, void *at_tun_options_end)
+static __always_inline int strip_ipv6_flow(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 udp_end,
+					   __u64 tun_options_end, void *at_tun_options_end)
 {
 	struct hdr_flow *flow = at_tun_options_end;
 	struct hdr_udp *udp = data + 54;
@@ -1079,40 +1067,32 @@ static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *dat
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_strip_address_family);
+	__u64 payload_len = udp_end - (tun_options_end + 6);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c ||
+	      ((partial >> 16) >= (tun_options_end + 6) &&
+	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
+		return fr_up(skb, reason_strip_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_strip_udp_checksum);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		__u64 payload_len = udp_end - (tun_options_end + 6);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= (tun_options_end + 6) &&
-		       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
-			return fr_up(skb, reason_strip_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_strip_udp_checksum);
 		if (unlikely(!fr_usable(&p->hop_remote)))
 			return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
 		if (54ULL + payload_len > p->hop_remote.mtu)
 			return fr_up(skb, reason_strip_too_big);
-		return prog_strip_ipv6_flow_send(skb, data, tun_options_end, at_tun_options_end,
-						 payload_len, partial, p);
+		return strip_ipv6_flow_send(skb, data, tun_options_end, at_tun_options_end,
+					    payload_len, partial, p);
 	}
-	__u64 payload_len_2 = udp_end - (tun_options_end + 6);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-	      ((partial_2 >> 16) >= (tun_options_end + 6) &&
-	       (partial_2 & 0xffff) < ((tun_options_end + 6 + payload_len_2) - 1))))
-		return fr_up(skb, reason_strip_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_strip_udp_checksum);
 	if (unlikely(!fr_usable(&p->hop_remote)))
 		return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
-	if (34ULL + payload_len_2 > p->hop_remote.mtu)
+	if (34ULL + payload_len > p->hop_remote.mtu)
 		return fr_up(skb, reason_strip_too_big);
-	return prog_strip_ipv6_flow_send_2(skb, data, tun_options_end, at_tun_options_end,
-					   payload_len_2, partial_2, p);
+	return strip_ipv6_flow_send_ipv4(skb, data, tun_options_end, at_tun_options_end,
+					 payload_len, partial, p);
 }
 
-static __always_inline int prog_strip_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_tun_options_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1123,9 +1103,7 @@ static __always_inline int prog_strip_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_strip_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_strip_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_strip_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_strip_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1168,8 +1146,8 @@ static __always_inline int prog_strip_ipv6(struct __sk_buff *skb, void *data, vo
 	if (tun_options_end > udp_end)
 		return fr_up(skb, reason_strip_truncated);
 
-	return prog_strip_ipv6_flow(skb, data, data_end, lease, udp_end, tun_options_end,
-				    at_tun_options_end);
+	return strip_ipv6_flow(skb, data, data_end, lease, udp_end, tun_options_end,
+			       at_tun_options_end);
 }
 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
@@ -1203,9 +1181,9 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_strip_ipv4(skb, data, data_end, lease);
+		return strip_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_strip_ipv6(skb, data, data_end, lease);
+		return strip_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_strip_not_ip);
 }
 
@@ -1229,10 +1207,9 @@ enum {
 	reason_last_udp_checksum, reason_last_not_ip,
 };
 
-static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						    __u64 tun_options_size, __u64 tun_options_end,
-						    __u64 more_options_end, __u64 payload_len,
-						    __u64 partial)
+static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u64 tun_options_size,
+					  __u64 tun_options_end, __u64 more_options_end,
+					  __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tun *tun = data + 42;
@@ -1300,9 +1277,9 @@ static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_last_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 udp_end, __u64 tun_options_size,
-					       __u64 tun_options_end)
+static __always_inline int last_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, __u64 tun_options_size,
+					  __u64 tun_options_end)
 {
 	void *at_tun_options_end;
 	void *at_more_options_end;
@@ -1335,18 +1312,17 @@ static __always_inline int prog_last_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* do: [{pop: "more"}, "pass"] */
 	__u64 payload_len = udp_end - more_options_end;
-	if ((payload_len + (tun_options_end - 14)) > 0xffff)
-		return fr_up(skb, reason_last_length);
-	if ((payload_len + (tun_options_end - 34)) > 0xffff)
+	if ((payload_len + (tun_options_end - 14)) > 0xffff ||
+	    (payload_len + (tun_options_end - 34)) > 0xffff)
 		return fr_up(skb, reason_last_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028))
 		return fr_up(skb, reason_last_partial_checksum);
-	return prog_last_ipv4_rest_send(skb, data, tun_options_size, tun_options_end,
-					more_options_end, payload_len, partial);
+	return last_ipv4_send(skb, data, tun_options_size, tun_options_end, more_options_end,
+			      payload_len, partial);
 }
 
-static __always_inline int prog_last_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1360,9 +1336,8 @@ static __always_inline int prog_last_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_last_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_last_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_last_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_last_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_last_ipv4_total_length);
@@ -1405,13 +1380,13 @@ static __always_inline int prog_last_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_last_tun_options);
 	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
 
-	return prog_last_ipv4_rest(skb, data, data_end, udp_end, tun_options_size, tun_options_end);
+	return last_ipv4_rest(skb, data, data_end, udp_end, tun_options_size, tun_options_end);
 }
 
-static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *data,
-						   __u64 tun_options_size, __u64 tun_options_end,
-						   __u64 more_options_end, __u64 payload_len,
-						   __u64 partial)
+static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
+					      __u64 tun_options_size, __u64 tun_options_end,
+					      __u64 more_options_end, __u64 payload_len,
+					      __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_tun *tun = data + 62;
@@ -1472,9 +1447,9 @@ static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_last_ipv6_tun(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 udp_end, __u64 tun_options_size,
-					      __u64 tun_options_end, void *at_tun_options_end)
+static __always_inline int last_ipv6_tun(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 tun_options_size,
+					 __u64 tun_options_end, void *at_tun_options_end)
 {
 	void *at_more_options_end;
 	struct hdr_tun *tun = at_tun_options_end;
@@ -1502,20 +1477,19 @@ static __always_inline int prog_last_ipv6_tun(struct __sk_buff *skb, void *data,
 
 	/* do: [{pop: "more"}, "pass"] */
 	__u64 payload_len = udp_end - more_options_end;
-	if ((payload_len + (tun_options_end - 54)) > 0xffff)
-		return fr_up(skb, reason_last_length);
-	if ((payload_len + (tun_options_end - 54)) > 0xffff)
+	if ((payload_len + (tun_options_end - 54)) > 0xffff ||
+	    (payload_len + (tun_options_end - 54)) > 0xffff)
 		return fr_up(skb, reason_last_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c))
 		return fr_up(skb, reason_last_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_last_udp_checksum);
-	return prog_last_ipv6_tun_send(skb, data, tun_options_size, tun_options_end,
-				       more_options_end, payload_len, partial);
+	return last_ipv6_tun_send(skb, data, tun_options_size, tun_options_end, more_options_end,
+				  payload_len, partial);
 }
 
-static __always_inline int prog_last_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_tun_options_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1526,9 +1500,7 @@ static __always_inline int prog_last_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_last_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_last_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_last_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_last_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1571,8 +1543,8 @@ static __always_inline int prog_last_ipv6(struct __sk_buff *skb, void *data, voi
 	if (tun_options_end > udp_end)
 		return fr_up(skb, reason_last_truncated);
 
-	return prog_last_ipv6_tun(skb, data, data_end, udp_end, tun_options_size, tun_options_end,
-				  at_tun_options_end);
+	return last_ipv6_tun(skb, data, data_end, udp_end, tun_options_size, tun_options_end,
+			     at_tun_options_end);
 }
 
 SEC("tc") int prog_last(struct __sk_buff *skb)
@@ -1606,8 +1578,8 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (be16(&eth->type) == 0x800)
-		return prog_last_ipv4(skb, data, data_end);
+		return last_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_last_ipv6(skb, data, data_end);
+		return last_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_last_not_ip);
 }

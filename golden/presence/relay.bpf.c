@@ -111,8 +111,8 @@ enum {
 	reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, __u64 gre_key,
-						    struct val_tenants *t)
+static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
+					  struct val_tenants *t)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = t->queue;
@@ -124,9 +124,9 @@ static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 udp_end,
-					       __u64 gre_key_size, __u64 gre_key)
+static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 udp_end,
+					  __u64 gre_key_size, __u64 gre_key)
 {
 	void *at_gre_key_end;
 	void *at_gre_sequence_end;
@@ -185,11 +185,11 @@ static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data
 	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-	return prog_sort_ipv4_rest_send(skb, gre_key, t);
+	return sort_ipv4_send(skb, gre_key, t);
 }
 
-static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -203,9 +203,8 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_sort_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_sort_ipv4_total_length);
@@ -264,11 +263,11 @@ static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, voi
 		gre_key = 0;
 	}
 
-	return prog_sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key_size, gre_key);
+	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key_size, gre_key);
 }
 
-static __always_inline int prog_sort_ipv6_rest_send(struct __sk_buff *skb, __u64 gre_key,
-						    struct val_tenants *t)
+static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
+					  struct val_tenants *t)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = t->queue;
@@ -280,9 +279,9 @@ static __always_inline int prog_sort_ipv6_rest_send(struct __sk_buff *skb, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 udp_end,
-					       __u64 gre_key, __u64 gre_key_end)
+static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 udp_end,
+					  __u64 gre_key, __u64 gre_key_end)
 {
 	void *at_gre_key_end;
 	void *at_gre_sequence_end;
@@ -340,11 +339,11 @@ static __always_inline int prog_sort_ipv6_rest(struct __sk_buff *skb, void *data
 	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-	return prog_sort_ipv6_rest_send(skb, gre_key, t);
+	return sort_ipv6_send(skb, gre_key, t);
 }
 
-static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -354,9 +353,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_sort_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_sort_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_sort_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_sort_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -411,7 +408,7 @@ static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, voi
 	}
 	__u64 gre_key_end = fr_forget(skb, 66ULL + gre_key_size);
 
-	return prog_sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
+	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -445,8 +442,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_sort_ipv4(skb, data, data_end, lease);
+		return sort_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_sort_ipv6(skb, data, data_end, lease);
+		return sort_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_sort_not_ip);
 }

@@ -194,7 +194,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_spread_same1 {
+struct spread_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -203,14 +203,14 @@ struct prog_spread_same1 {
 	__u64 copies0;
 };
 
-struct prog_spread_fan1 {
+struct spread_fan1 {
 	struct __sk_buff *skb;
 	struct list_listeners *list;
 	void *front;
 };
 
-static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
@@ -277,11 +277,11 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	return 0;
 }
 
-static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
+static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ipv4_end = same->ipv4_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
 	struct hdr_tag *saved_tag = front + 42;
@@ -298,19 +298,17 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
 	if ((be16(&saved_udp->src_port) & 255) > 199)
 		return fr_decline(r->receiver, skb->len, reason_spread_unfit_tag_kind);
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ipv4_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy1(same, skb, front, r);
+	return spread_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -334,7 +332,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	void *front = fr_save_front(skb, 45);
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_tag *saved_tag = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -369,12 +367,12 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	}
 
 	same->copies0 = 0;
-	struct prog_spread_fan1 fan = {
+	struct spread_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
+	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0))
 		return fr_drop(len, reason_spread_fault);
@@ -386,8 +384,8 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-						__u64 partial, struct val_senders *s)
+static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+					   __u64 partial, struct val_senders *s)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -470,8 +468,8 @@ static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *dat
 	return fr_send(&s->hop_to, direct);
 }
 
-static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease, __u64 ipv4_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = data + 42;
@@ -509,11 +507,10 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
 	if (be8(&tag->kind) == 1) { /* rule */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 			return fr_up(skb, reason_spread_partial_checksum);
-		if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
-			return fr_up(skb, reason_spread_partial_checksum);
-		return prog_spread_fan1(skb, data, ipv4_end);
+		return spread_fan1(skb, data, ipv4_end);
 	}
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
@@ -532,14 +529,11 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 				s = NULL;
 		}
 		if (fr_has(s)) { /* rule */
-			if (1ULL != fr_is_v4(s->to.addr))
-				return fr_up(skb, reason_spread_address_family_2);
-			if (!fr_is_v4(s->to.addr))
+			if (1ULL != fr_is_v4(s->to.addr) || !fr_is_v4(s->to.addr))
 				return fr_up(skb, reason_spread_address_family_2);
 			partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 45))
-				return fr_up(skb, reason_spread_partial_checksum);
-			if (!(skb->len <= ipv4_end ||
+			if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 45) ||
+			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_spread_partial_checksum);
 			if (unlikely(!fr_usable(&s->hop_to)))
@@ -547,7 +541,7 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 					     fr_unusable(&s->hop_to, reason_spread_no_route_2));
 			if (ipv4_end - 14 > s->hop_to.mtu)
 				return fr_up(skb, reason_spread_too_big_2);
-			return prog_spread_udp_send(skb, data, ipv4_end, partial_2, s);
+			return spread_udp_send(skb, data, ipv4_end, partial_2, s);
 		}
 	}
 
@@ -601,9 +595,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_spread_ipv4_total_length);
@@ -623,7 +616,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_spread_not_udp);
 
-	return prog_spread_udp(skb, data, data_end, lease, ipv4_end);
+	return spread_udp(skb, data, data_end, lease, ipv4_end);
 }
 
 /*
@@ -644,8 +637,7 @@ enum {
 	reason_unwrap_fault,
 };
 
-static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *data,
-						__u64 payload_len)
+static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 46;
@@ -692,8 +684,8 @@ static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *dat
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 outer_end)
+static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 outer_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tun *tun = data + 42;
@@ -726,9 +718,8 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_unwrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
@@ -753,7 +744,7 @@ static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, vo
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
-	return prog_unwrap_udp_send(skb, data, payload_len);
+	return unwrap_udp_send(skb, data, payload_len);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -797,9 +788,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
@@ -819,7 +809,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_unwrap_not_udp);
 
-	return prog_unwrap_udp(skb, data, data_end, outer_end);
+	return unwrap_udp(skb, data, data_end, outer_end);
 }
 
 /*
@@ -843,9 +833,9 @@ enum {
 	reason_tighten_blackhole, reason_tighten_prohibit,
 };
 
-static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *data, __u64 udp_end,
-						 __u64 loose_end, __u64 payload_len, __u64 partial,
-						 struct val_senders *s)
+static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, __u64 udp_end,
+					    __u64 loose_end, __u64 payload_len, __u64 partial,
+					    struct val_senders *s)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -920,8 +910,8 @@ static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *da
 	return fr_send(&s->hop_to, direct);
 }
 
-static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease, __u64 ipv4_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_loose *loose = data + 42;
@@ -969,9 +959,7 @@ static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, v
 	}
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
-	if (1ULL != fr_is_v4(s->to.addr))
-		return fr_up(skb, reason_tighten_address_family);
-	if (!fr_is_v4(s->to.addr))
+	if (1ULL != fr_is_v4(s->to.addr) || !fr_is_v4(s->to.addr))
 		return fr_up(skb, reason_tighten_address_family);
 	__u64 payload_len = loose_end - 44;
 	__u64 partial = fr_partial(skb);
@@ -984,7 +972,7 @@ static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, fr_unusable(&s->hop_to, reason_tighten_no_route));
 	if (28ULL + payload_len > s->hop_to.mtu)
 		return fr_up(skb, reason_tighten_too_big);
-	return prog_tighten_udp_send(skb, data, udp_end, loose_end, payload_len, partial, s);
+	return tighten_udp_send(skb, data, udp_end, loose_end, payload_len, partial, s);
 }
 
 SEC("tc") int prog_tighten(struct __sk_buff *skb)
@@ -1028,9 +1016,8 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		return fr_up(skb, reason_tighten_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_tighten_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_tighten_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tighten_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_tighten_ipv4_total_length);
@@ -1050,5 +1037,5 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_tighten_not_udp);
 
-	return prog_tighten_udp(skb, data, data_end, lease, ipv4_end);
+	return tighten_udp(skb, data, data_end, lease, ipv4_end);
 }

@@ -292,8 +292,8 @@ enum {
 	reason_relay_no_second, reason_relay_no_rule,
 };
 
-static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					       __u64 partial, struct val_first *a)
+static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+					  __u64 partial, struct val_first *a)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -358,9 +358,8 @@ static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data
 	return fr_send(&a->hop_to, direct);
 }
 
-static __always_inline int prog_relay_udp_rest_send(struct __sk_buff *skb, void *data,
-						    __u64 ipv4_end, __u64 partial,
-						    struct val_second *c)
+static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+					    __u64 partial, struct val_second *c)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -425,7 +424,7 @@ static __always_inline int prog_relay_udp_rest_send(struct __sk_buff *skb, void 
 	return fr_send(&c->hop_to, direct);
 }
 
-static __always_inline int prog_relay_udp_rest_send_2(struct __sk_buff *skb)
+static __always_inline int relay_udp_send_3(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -433,8 +432,8 @@ static __always_inline int prog_relay_udp_rest_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_relay_udp_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, __u64 ipv4_end)
 {
 	struct hdr_msg *msg = data + 42;
 
@@ -471,21 +470,18 @@ static __always_inline int prog_relay_udp_rest(struct __sk_buff *skb, void *data
 				c = NULL;
 		}
 		if (fr_has(c)) { /* rule */
-			if (1ULL != fr_is_v4(c->to.addr))
-				return fr_up(skb, reason_relay_address_family);
-			if (!fr_is_v4(c->to.addr))
+			if (1ULL != fr_is_v4(c->to.addr) || !fr_is_v4(c->to.addr))
 				return fr_up(skb, reason_relay_address_family);
 			partial = fr_partial(skb);
-			if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
-				return fr_up(skb, reason_relay_partial_checksum);
-			if (!(skb->len <= ipv4_end ||
+			if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_relay_partial_checksum);
 			if (unlikely(!fr_usable(&c->hop_to)))
 				return fr_up(skb, fr_unusable(&c->hop_to, reason_relay_no_route));
 			if (ipv4_end - 14 > c->hop_to.mtu)
 				return fr_up(skb, reason_relay_too_big);
-			return prog_relay_udp_rest_send(skb, data, ipv4_end, partial, c);
+			return relay_udp_send_2(skb, data, ipv4_end, partial, c);
 		}
 	}
 
@@ -503,15 +499,15 @@ static __always_inline int prog_relay_udp_rest(struct __sk_buff *skb, void *data
 			if (found == FR_MISSING)
 				return fr_up(skb, reason_relay_no_second);
 		}
-		return prog_relay_udp_rest_send_2(skb);
+		return relay_udp_send_3(skb);
 	}
 
 	/* relay: { */
 	return fr_up(skb, reason_relay_no_rule);
 }
 
-static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 ipv4_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_msg *msg = data + 42;
@@ -567,15 +563,13 @@ static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, voi
 		}
 		if (fr_has(b)) { /* rule */
 			if (b->allowed && be8(&msg->kind) <= a->limit) { /* rule */
-				if (1ULL != fr_is_v4(a->to.addr))
-					return fr_up(skb, reason_relay_address_family);
-				if (!fr_is_v4(a->to.addr))
+				if (1ULL != fr_is_v4(a->to.addr) || !fr_is_v4(a->to.addr))
 					return fr_up(skb, reason_relay_address_family);
 				partial = fr_partial(skb);
-				if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
-					return fr_up(skb, reason_relay_partial_checksum);
-				if (!(skb->len <= ipv4_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+				if (!(partial == 0 || partial == 0x220028 ||
+				      (partial >> 16) >= 45) ||
+				      !(skb->len <= ipv4_end ||
+					((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 					return fr_up(skb, reason_relay_partial_checksum);
 				if (unlikely(!fr_usable(&a->hop_to)))
 					return fr_up(skb,
@@ -583,12 +577,12 @@ static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, voi
 						     reason_relay_no_route));
 				if (ipv4_end - 14 > a->hop_to.mtu)
 					return fr_up(skb, reason_relay_too_big);
-				return prog_relay_udp_send(skb, data, ipv4_end, partial, a);
+				return relay_udp_send(skb, data, ipv4_end, partial, a);
 			}
 		}
 	}
 
-	return prog_relay_udp_rest(skb, data, lease, ipv4_end);
+	return relay_udp_rest(skb, data, lease, ipv4_end);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
@@ -632,9 +626,8 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 		return fr_up(skb, reason_relay_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_relay_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_relay_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_relay_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_relay_ipv4_total_length);
@@ -654,7 +647,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp);
 
-	return prog_relay_udp(skb, data, data_end, lease, ipv4_end);
+	return relay_udp(skb, data, data_end, lease, ipv4_end);
 }
 
 /*
@@ -680,7 +673,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_spread_same1 {
+struct spread_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -691,15 +684,15 @@ struct prog_spread_same1 {
 	__u64 copies0;
 };
 
-struct prog_spread_fan1 {
+struct spread_fan1 {
 	struct __sk_buff *skb;
 	struct list_listeners *list;
 	void *front;
 };
 
-static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *r,
-					      struct val_first *a)
+static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r,
+					 struct val_first *a)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -750,8 +743,8 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	return 0;
 }
 
-static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -803,11 +796,11 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	return 0;
 }
 
-static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
+static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ipv4_end = same->ipv4_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
 	struct hdr_msg *saved_msg = front + 42;
@@ -849,16 +842,15 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			a = NULL;
 	}
 	if (fr_has(a)) { /* rule */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-		if (!fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return prog_spread_copy1(same, skb, front, r, a);
+		return spread_copy1(same, skb, front, r, a);
 	}
 
 	/* {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", ... */
@@ -877,23 +869,22 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		}
 		if (!a_2)
 			return fr_decline(r->receiver, skb->len, reason_spread_no_second);
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-		if (!fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_spread_no_route));
 		if (ipv4_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-		return prog_spread_copy2(same, skb, front, r);
+		return spread_copy2(same, skb, front, r);
 	}
 
 	/* group: listeners: ["msg.id"] */
 	return fr_decline(r->receiver, skb->len, reason_spread_no_rule);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
 {
 	struct hdr_msg *msg = data + 42;
 
@@ -915,7 +906,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	void *front = fr_save_front(skb, 45);
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_msg *saved_msg = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -962,12 +953,12 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	}
 
 	same->copies0 = 0;
-	struct prog_spread_fan1 fan = {
+	struct spread_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
+	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0))
 		return fr_drop(len, reason_spread_fault);
@@ -979,8 +970,8 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 ipv4_end)
+static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 ipv4_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_msg *msg = data + 42;
@@ -1009,11 +1000,10 @@ static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, vo
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
-	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return prog_spread_fan1(skb, data, ipv4_end);
+	return spread_fan1(skb, data, ipv4_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
@@ -1057,9 +1047,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_spread_ipv4_total_length);
@@ -1079,5 +1068,5 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_spread_not_udp);
 
-	return prog_spread_udp(skb, data, data_end, ipv4_end);
+	return spread_udp(skb, data, data_end, ipv4_end);
 }

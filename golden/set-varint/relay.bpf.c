@@ -113,11 +113,10 @@ enum {
 	reason_change_udp_checksum, reason_change_not_ip,
 };
 
-static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						      __u64 stream_id_size, __u64 stream_id_2,
-						      __u64 stream_id_end, void *at_stream_id_end,
-						      __u64 stream_offset_size, __u64 stream_offset,
-						      __u64 partial, struct val_moves *m)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
+					    __u64 stream_id_2, __u64 stream_id_end,
+					    void *at_stream_id_end, __u64 stream_offset_size,
+					    __u64 stream_offset, __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -175,9 +174,9 @@ static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							__u64 stream_id_size, __u64 stream_id_2,
-							__u64 partial, struct val_moves *m)
+static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
+					      __u64 stream_id_size, __u64 stream_id_2,
+					      __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -222,10 +221,10 @@ static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, v
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end,
-						 __u64 stream_id_size, __u64 stream_id,
-						 __u64 stream_id_end)
+static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 stream_id_size, __u64 stream_id,
+					    __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -281,9 +280,8 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 				((stream_id_size <= 2) ? 0x3fffULL :
 				 ((stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL))))
 			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present)
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		if ((stream_offset + (__u64)m->by) > ((stream_offset_size <= 1) ? 63ULL :
+		if (!stream_offset_present ||
+		    (stream_offset + (__u64)m->by) > ((stream_offset_size <= 1) ? 63ULL :
 						      ((stream_offset_size <= 2) ? 0x3fffULL :
 						       ((stream_offset_size <= 4) ? 0x3fffffffULL :
 							0x3fffffffffffffffULL))))
@@ -295,9 +293,9 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_change_truncated);
 		if (at_stream_id_end + 1 > data_end)
 			return fr_up(skb, reason_change_truncated);
-		return prog_change_ipv4_rest_send(skb, data, stream_id_size, stream_id,
-						  stream_id_end, at_stream_id_end,
-						  stream_offset_size, stream_offset, partial, m);
+		return change_ipv4_send(skb, data, stream_id_size, stream_id, stream_id_end,
+					at_stream_id_end, stream_offset_size, stream_offset,
+					partial, m);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
@@ -310,11 +308,11 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 44 > data_end)
 		return fr_up(skb, reason_change_truncated);
-	return prog_change_ipv4_rest_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
 }
 
-static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -328,9 +326,8 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_change_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_change_ipv4_total_length);
@@ -378,15 +375,14 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
 
-	return prog_change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				     stream_id_end);
+	return change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
+				stream_id_end);
 }
 
-static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, void *data,
-						      __u64 stream_id_size, __u64 stream_id_2,
-						      __u64 stream_id_end, void *at_stream_id_end,
-						      __u64 stream_offset_size, __u64 stream_offset,
-						      __u64 partial, struct val_moves *m)
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
+					    __u64 stream_id_2, __u64 stream_id_end,
+					    void *at_stream_id_end, __u64 stream_offset_size,
+					    __u64 stream_offset, __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -443,9 +439,9 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
-							__u64 stream_id_size, __u64 stream_id_2,
-							__u64 partial, struct val_moves *m)
+static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
+					      __u64 stream_id_size, __u64 stream_id_2,
+					      __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -489,10 +485,10 @@ static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, v
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end,
-						 __u64 stream_id_size, __u64 stream_id,
-						 __u64 stream_id_end)
+static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 stream_id_size, __u64 stream_id,
+					    __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -549,9 +545,8 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 				((stream_id_size <= 2) ? 0x3fffULL :
 				 ((stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL))))
 			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present)
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		if ((stream_offset + (__u64)m->by) > ((stream_offset_size <= 1) ? 63ULL :
+		if (!stream_offset_present ||
+		    (stream_offset + (__u64)m->by) > ((stream_offset_size <= 1) ? 63ULL :
 						      ((stream_offset_size <= 2) ? 0x3fffULL :
 						       ((stream_offset_size <= 4) ? 0x3fffffffULL :
 							0x3fffffffffffffffULL))))
@@ -565,9 +560,9 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_change_truncated);
 		if (at_stream_id_end + 1 > data_end)
 			return fr_up(skb, reason_change_truncated);
-		return prog_change_ipv6_rest_send(skb, data, stream_id_size, stream_id,
-						  stream_id_end, at_stream_id_end,
-						  stream_offset_size, stream_offset, partial, m);
+		return change_ipv6_send(skb, data, stream_id_size, stream_id, stream_id_end,
+					at_stream_id_end, stream_offset_size, stream_offset,
+					partial, m);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
@@ -582,11 +577,11 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 64 > data_end)
 		return fr_up(skb, reason_change_truncated);
-	return prog_change_ipv6_rest_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+	return change_ipv6_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
 }
 
-static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -596,9 +591,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_change_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_change_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_change_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -641,8 +634,8 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
 
-	return prog_change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				     stream_id_end);
+	return change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
+				stream_id_end);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -676,8 +669,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_change_ipv4(skb, data, data_end, lease);
+		return change_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_change_ipv6(skb, data, data_end, lease);
+		return change_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_change_not_ip);
 }

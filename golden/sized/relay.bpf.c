@@ -77,7 +77,7 @@ enum {
 	reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_ipv4_rest_send(struct __sk_buff *skb, void *data)
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -100,7 +100,7 @@ static __always_inline int prog_filter_ipv4_rest_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv4_rest_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -108,8 +108,8 @@ static __always_inline int prog_filter_ipv4_rest_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 udp_end, __u64 named_id_end)
+static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, __u64 named_id_end)
 {
 	void *at_named_id_end;
 	struct hdr_named_2 *named;
@@ -141,7 +141,7 @@ static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *da
 	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
 	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
 		fr_named_add(0, 1);
-		return prog_filter_ipv4_rest_send(skb, data);
+		return filter_ipv4_send(skb, data);
 	}
 
 	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -150,10 +150,10 @@ static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *da
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_filter_ipv4_rest_send_2(skb);
+	return filter_ipv4_send_2(skb);
 }
 
-static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -167,9 +167,8 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_filter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_filter_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_filter_ipv4_total_length);
@@ -212,10 +211,10 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_named_id);
 	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
 
-	return prog_filter_ipv4_rest(skb, data, data_end, udp_end, named_id_end);
+	return filter_ipv4_rest(skb, data, data_end, udp_end, named_id_end);
 }
 
-static __always_inline int prog_filter_ipv6_named_send(struct __sk_buff *skb, void *data)
+static __always_inline int filter_ipv6_named_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -237,7 +236,7 @@ static __always_inline int prog_filter_ipv6_named_send(struct __sk_buff *skb, vo
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv6_named_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv6_named_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -245,9 +244,9 @@ static __always_inline int prog_filter_ipv6_named_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv6_named(struct __sk_buff *skb, void *data, void *data_end,
-						  __u64 udp_end, __u64 named_id_end,
-						  void *at_named_id_end)
+static __always_inline int filter_ipv6_named(struct __sk_buff *skb, void *data, void *data_end,
+					     __u64 udp_end, __u64 named_id_end,
+					     void *at_named_id_end)
 {
 	struct hdr_named_2 *named = at_named_id_end;
 	struct hdr_udp *udp = data + 54;
@@ -271,7 +270,7 @@ static __always_inline int prog_filter_ipv6_named(struct __sk_buff *skb, void *d
 	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
 	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
 		fr_named_add(0, 1);
-		return prog_filter_ipv6_named_send(skb, data);
+		return filter_ipv6_named_send(skb, data);
 	}
 
 	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -280,10 +279,10 @@ static __always_inline int prog_filter_ipv6_named(struct __sk_buff *skb, void *d
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_filter_ipv6_named_send_2(skb);
+	return filter_ipv6_named_send_2(skb);
 }
 
-static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -294,9 +293,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_filter_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_filter_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_filter_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -339,7 +336,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 	if (named_id_end > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 
-	return prog_filter_ipv6_named(skb, data, data_end, udp_end, named_id_end, at_named_id_end);
+	return filter_ipv6_named(skb, data, data_end, udp_end, named_id_end, at_named_id_end);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -373,8 +370,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_filter_ipv4(skb, data, data_end);
+		return filter_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_filter_ipv6(skb, data, data_end);
+		return filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

@@ -200,7 +200,7 @@ enum {
 	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
-static __always_inline int prog_gate_ipv4_rest_send(struct __sk_buff *skb, void *data)
+static __always_inline int gate_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -223,7 +223,7 @@ static __always_inline int prog_gate_ipv4_rest_send(struct __sk_buff *skb, void 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_ipv4_rest_send_2(struct __sk_buff *skb)
+static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -231,9 +231,9 @@ static __always_inline int prog_gate_ipv4_rest_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_ipv4_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, struct val_blocked *b,
-					       struct val_ports *p)
+static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, struct val_blocked *b,
+					  struct val_ports *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -283,15 +283,15 @@ static __always_inline int prog_gate_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
 	if (fr_has(r) && ((__u64)r->flags & 1) == 1) { /* rule */
-		return prog_gate_ipv4_rest_send(skb, data);
+		return gate_ipv4_send(skb, data);
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_gate_ipv4_rest_send_2(skb);
+	return gate_ipv4_send_2(skb);
 }
 
-static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -304,9 +304,8 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_gate_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_gate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_gate_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_gate_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_gate_ipv4_total_length);
@@ -364,10 +363,10 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_gate_no_ports);
 	}
 
-	return prog_gate_ipv4_rest(skb, data, lease, b, p);
+	return gate_ipv4_rest(skb, data, lease, b, p);
 }
 
-static __always_inline int prog_gate_ipv6_rest_send(struct __sk_buff *skb, void *data)
+static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -389,7 +388,7 @@ static __always_inline int prog_gate_ipv6_rest_send(struct __sk_buff *skb, void 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_ipv6_rest_send_2(struct __sk_buff *skb)
+static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -397,9 +396,9 @@ static __always_inline int prog_gate_ipv6_rest_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_ipv6_rest(struct __sk_buff *skb, void *data,
-					       const struct fr_lease *lease, struct val_blocked *b,
-					       struct val_ports *p, struct val_recent *r)
+static __always_inline int gate_ipv6_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, struct val_blocked *b,
+					  struct val_ports *p, struct val_recent *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -435,15 +434,15 @@ static __always_inline int prog_gate_ipv6_rest(struct __sk_buff *skb, void *data
 
 	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
 	if (fr_has(r) && ((__u64)r->flags & 1) == 1) { /* rule */
-		return prog_gate_ipv6_rest_send(skb, data);
+		return gate_ipv6_send(skb, data);
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_gate_ipv6_rest_send_2(skb);
+	return gate_ipv6_send_2(skb);
 }
 
-static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -452,9 +451,7 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_gate_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_gate_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_gate_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_gate_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -520,7 +517,7 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 			r = NULL;
 	}
 
-	return prog_gate_ipv6_rest(skb, data, lease, b, p, r);
+	return gate_ipv6_rest(skb, data, lease, b, p, r);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
@@ -554,8 +551,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_gate_ipv4(skb, data, data_end, lease);
+		return gate_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_gate_ipv6(skb, data, data_end, lease);
+		return gate_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_gate_not_ip);
 }

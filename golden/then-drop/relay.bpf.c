@@ -139,7 +139,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_reflect_same1 {
+struct reflect_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -151,15 +151,14 @@ struct prog_reflect_same1 {
 	__u64 copies0;
 };
 
-struct prog_reflect_fan1 {
+struct reflect_fan1 {
 	struct __sk_buff *skb;
 	struct list_listeners *list;
 	void *front;
 };
 
-static __always_inline long prog_reflect_copy1(struct prog_reflect_same1 *same,
-					       struct __sk_buff *skb, void *front,
-					       struct receiver_listeners *r)
+static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __sk_buff *skb,
+					  void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -213,11 +212,11 @@ static __always_inline long prog_reflect_copy1(struct prog_reflect_same1 *same,
 	return 0;
 }
 
-static __noinline long prog_reflect_turn1(__u32 i, struct prog_reflect_fan1 *fan)
+static __noinline long reflect_turn1(__u32 i, struct reflect_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_reflect_same1 *same = front + FR_NEEDS_FRONT;
+	struct reflect_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
@@ -232,24 +231,23 @@ static __noinline long prog_reflect_turn1(__u32 i, struct prog_reflect_fan1 *fan
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
 	if (!(r->remote.port == 0)) { /* rule */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
-		if (!fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
 		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 			return fr_decline(r->receiver, skb->len,
 					  fr_indirect(&r->hop_remote, reason_reflect_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
-		return prog_reflect_copy1(same, skb, front, r);
+		return reflect_copy1(same, skb, front, r);
 	}
 
 	/* group: listeners: ["ip.src", "udp.dst_port"] */
 	return fr_decline(r->receiver, skb->len, reason_reflect_no_rule);
 }
 
-static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end)
+static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+					__u64 udp_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -273,7 +271,7 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 	void *front = fr_save_front(skb, 42);
 	if (!front)
 		return fr_up(skb, reason_reflect_no_memory);
-	struct prog_reflect_same1 *same = front + FR_NEEDS_FRONT;
+	struct reflect_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -310,12 +308,12 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 	}
 
 	same->copies0 = 0;
-	struct prog_reflect_fan1 fan = {
+	struct reflect_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_reflect_turn1, &fan, 0);
+	bpf_loop(list->count, reflect_turn1, &fan, 0);
 
 
 	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
@@ -323,7 +321,7 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int prog_reflect_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int reflect_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -336,9 +334,8 @@ static __always_inline int prog_reflect_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_reflect_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_reflect_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_reflect_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_reflect_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_reflect_ipv4_total_length);
@@ -375,15 +372,14 @@ static __always_inline int prog_reflect_ipv4(struct __sk_buff *skb, void *data, 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_reflect_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_reflect_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_reflect_partial_checksum);
-	return prog_reflect_fan1(skb, data, ip_end, udp_end);
+	return reflect_fan1(skb, data, ip_end, udp_end);
 }
 
 /* What is the same for all receivers. */
-struct prog_reflect_same2 {
+struct reflect_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u32 skb_priority;
@@ -394,15 +390,14 @@ struct prog_reflect_same2 {
 	__u64 copies0;
 };
 
-struct prog_reflect_fan2 {
+struct reflect_fan2 {
 	struct __sk_buff *skb;
 	struct list_listeners *list;
 	void *front;
 };
 
-static __always_inline long prog_reflect_copy2(struct prog_reflect_same2 *same,
-					       struct __sk_buff *skb, void *front,
-					       struct receiver_listeners *r)
+static __always_inline long reflect_copy2(struct reflect_same2 *same, struct __sk_buff *skb,
+					  void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -453,11 +448,11 @@ static __always_inline long prog_reflect_copy2(struct prog_reflect_same2 *same,
 	return 0;
 }
 
-static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan)
+static __noinline long reflect_turn2(__u32 i, struct reflect_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_reflect_same2 *same = front + FR_NEEDS_FRONT;
+	struct reflect_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
@@ -473,9 +468,7 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 
 	/* {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: ... */
 	if (!(r->remote.port == 0)) { /* rule */
-		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
-		if (fr_is_v4(r->remote.addr))
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 			return fr_decline(r->receiver, skb->len, reason_reflect_address_family);
 		if (be16(&saved_udp->checksum) == 0)
 			return fr_decline(r->receiver, skb->len, reason_reflect_udp_checksum);
@@ -484,15 +477,15 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 					  fr_indirect(&r->hop_remote, reason_reflect_no_route));
 		if (ip_end - 14 > r->hop_remote.mtu)
 			return fr_decline(r->receiver, skb->len, reason_reflect_too_big);
-		return prog_reflect_copy2(same, skb, front, r);
+		return reflect_copy2(same, skb, front, r);
 	}
 
 	/* group: listeners: ["ip.src", "udp.dst_port"] */
 	return fr_decline(r->receiver, skb->len, reason_reflect_no_rule);
 }
 
-static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end)
+static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					__u64 udp_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -516,7 +509,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 	void *front = fr_save_front(skb, 62);
 	if (!front)
 		return fr_up(skb, reason_reflect_no_memory);
-	struct prog_reflect_same2 *same = front + FR_NEEDS_FRONT;
+	struct reflect_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -551,12 +544,12 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 	}
 
 	same->copies0 = 0;
-	struct prog_reflect_fan2 fan = {
+	struct reflect_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_reflect_turn2, &fan, 0);
+	bpf_loop(list->count, reflect_turn2, &fan, 0);
 
 
 	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
@@ -564,7 +557,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int prog_reflect_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int reflect_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -573,9 +566,7 @@ static __always_inline int prog_reflect_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_reflect_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_reflect_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_reflect_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_reflect_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -607,11 +598,10 @@ static __always_inline int prog_reflect_ipv6(struct __sk_buff *skb, void *data, 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_reflect_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_reflect_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_reflect_partial_checksum);
-	return prog_reflect_fan2(skb, data, ip_end, udp_end);
+	return reflect_fan2(skb, data, ip_end, udp_end);
 }
 
 SEC("tc") int prog_reflect(struct __sk_buff *skb)
@@ -645,8 +635,8 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_reflect_ipv4(skb, data, data_end);
+		return reflect_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_reflect_ipv6(skb, data, data_end);
+		return reflect_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_reflect_not_ip);
 }

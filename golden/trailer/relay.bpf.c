@@ -79,7 +79,7 @@ enum {
 	reason_open_not_ip,
 };
 
-static __always_inline int prog_open_ipv4_send(struct __sk_buff *skb)
+static __always_inline int open_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -87,7 +87,7 @@ static __always_inline int prog_open_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_open_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int open_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -101,9 +101,8 @@ static __always_inline int prog_open_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_open_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_open_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_open_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_open_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_open_ipv4_total_length);
@@ -158,10 +157,10 @@ static __always_inline int prog_open_ipv4(struct __sk_buff *skb, void *data, voi
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 48);
-	return prog_open_ipv4_send(skb);
+	return open_ipv4_send(skb);
 }
 
-static __always_inline int prog_open_ipv6_send(struct __sk_buff *skb)
+static __always_inline int open_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -169,7 +168,7 @@ static __always_inline int prog_open_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_open_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int open_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -179,9 +178,7 @@ static __always_inline int prog_open_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_open_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_open_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_open_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_open_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -231,7 +228,7 @@ static __always_inline int prog_open_ipv6(struct __sk_buff *skb, void *data, voi
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 68);
-	return prog_open_ipv6_send(skb);
+	return open_ipv6_send(skb);
 }
 
 SEC("tc") int prog_open(struct __sk_buff *skb)
@@ -265,9 +262,9 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "sealed"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_open_ipv4(skb, data, data_end);
+		return open_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_open_ipv6(skb, data, data_end);
+		return open_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_open_not_ip);
 }
 
@@ -290,7 +287,7 @@ enum {
 	reason_echo_not_ip,
 };
 
-static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb)
+static __always_inline int echo_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -298,7 +295,7 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -312,9 +309,8 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_echo_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_echo_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_echo_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_echo_ipv4_total_length);
@@ -363,10 +359,10 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
-	return prog_echo_ipv4_send(skb);
+	return echo_ipv4_send(skb);
 }
 
-static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb)
+static __always_inline int echo_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -374,7 +370,7 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -384,9 +380,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_echo_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_echo_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_echo_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -430,7 +424,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
-	return prog_echo_ipv6_send(skb);
+	return echo_ipv6_send(skb);
 }
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
@@ -464,8 +458,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "ping"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_echo_ipv4(skb, data, data_end);
+		return echo_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_echo_ipv6(skb, data, data_end);
+		return echo_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_echo_not_ip);
 }

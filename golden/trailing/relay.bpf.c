@@ -174,9 +174,9 @@ enum {
 	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
 };
 
-static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct fr_hop *hop_1,
-					       struct bpf_fib_lookup *fib_1)
+static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					  __u64 partial, struct fr_hop *hop_1,
+					  struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -243,7 +243,7 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int prog_echo_ipv4_send_2(struct __sk_buff *skb)
+static __always_inline int echo_ipv4_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
@@ -253,7 +253,7 @@ static __always_inline int prog_echo_ipv4_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -268,9 +268,8 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_echo_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_echo_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_echo_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_echo_ipv4_total_length);
@@ -321,21 +320,21 @@ static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_1)))
 			return fr_up(skb, fr_unusable(&hop_1, reason_echo_no_route));
-		return prog_echo_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+		return echo_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
 	if (be16(&udp->dst_port) == 8) { /* rule */
-		return prog_echo_ipv4_send_2(skb);
+		return echo_ipv4_send_2(skb);
 	}
 
 	/* echo: { */
 	return fr_up(skb, reason_echo_no_rule);
 }
 
-static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					       __u64 partial, struct fr_hop *hop_2,
-					       struct bpf_fib_lookup *fib_2)
+static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					  __u64 partial, struct fr_hop *hop_2,
+					  struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -396,7 +395,7 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int prog_echo_ipv6_send_2(struct __sk_buff *skb)
+static __always_inline int echo_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 	__u32 new_priority = 6;
@@ -406,7 +405,7 @@ static __always_inline int prog_echo_ipv6_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -417,9 +416,7 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_echo_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_echo_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_echo_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_echo_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -473,12 +470,12 @@ static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_echo_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
 			return fr_up(skb, fr_unusable(&hop_2, reason_echo_no_route));
-		return prog_echo_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+		return echo_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
 	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
 	if (be16(&udp->dst_port) == 8) { /* rule */
-		return prog_echo_ipv6_send_2(skb);
+		return echo_ipv6_send_2(skb);
 	}
 
 	/* echo: { */
@@ -516,9 +513,9 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_echo_ipv4(skb, data, data_end);
+		return echo_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_echo_ipv6(skb, data, data_end);
+		return echo_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_echo_not_ip);
 }
 
@@ -543,8 +540,8 @@ enum {
 	reason_route_not_ip,
 };
 
-static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						struct val_ways *w)
+static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -581,8 +578,8 @@ static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *dat
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -594,9 +591,8 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_route_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_route_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_route_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_route_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_route_ipv4_total_length);
@@ -639,11 +635,11 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_route_no_route));
 	if ((skb->gso_size ? skb->gso_size + 20 : ip_end - 14) > w->way.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
-	return prog_route_ipv4_send(skb, data, ip_end, w);
+	return route_ipv4_send(skb, data, ip_end, w);
 }
 
-static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						struct val_ways *w)
+static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   struct val_ways *w)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -676,8 +672,8 @@ static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *dat
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
 }
 
-static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -685,9 +681,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_route_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_route_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_route_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_route_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -725,7 +719,7 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, fr_unusable(&w->way.hop, reason_route_no_route));
 	if ((skb->gso_size ? skb->gso_size + 40 : ip_end - 14) > w->way.hop.mtu)
 		return fr_up(skb, reason_route_too_big);
-	return prog_route_ipv6_send(skb, data, ip_end, w);
+	return route_ipv6_send(skb, data, ip_end, w);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
@@ -759,9 +753,9 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_route_ipv4(skb, data, data_end, lease);
+		return route_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_route_ipv6(skb, data, data_end, lease);
+		return route_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_route_not_ip);
 }
 
@@ -789,7 +783,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_spread_same1 {
+struct spread_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -798,14 +792,14 @@ struct prog_spread_same1 {
 	__u64 copies0;
 };
 
-struct prog_spread_fan1 {
+struct spread_fan1 {
 	struct __sk_buff *skb;
 	struct list_listeners *list;
 	void *front;
 };
 
-static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -854,11 +848,11 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	return 0;
 }
 
-static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
+static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
 
@@ -866,19 +860,17 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		return 1;
 
 	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy1(same, skb, front, r);
+	return spread_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -902,7 +894,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	void *front = fr_save_front(skb, 42);
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
-	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct spread_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -935,12 +927,12 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	}
 
 	same->copies0 = 0;
-	struct prog_spread_fan1 fan = {
+	struct spread_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
+	bpf_loop(list->count, spread_turn1, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0))
 		return fr_drop(len, reason_spread_fault);
@@ -952,7 +944,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -965,9 +957,8 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_spread_ipv4_total_length);
@@ -1004,15 +995,14 @@ static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, v
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return prog_spread_fan1(skb, data, ip_end);
+	return spread_fan1(skb, data, ip_end);
 }
 
 /* What is the same for all receivers. */
-struct prog_spread_same2 {
+struct spread_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 ip_end;
@@ -1020,14 +1010,14 @@ struct prog_spread_same2 {
 	__u64 copies0;
 };
 
-struct prog_spread_fan2 {
+struct spread_fan2 {
 	struct __sk_buff *skb;
 	struct list_listeners *list;
 	void *front;
 };
 
-static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *r)
+static __always_inline long spread_copy2(struct spread_same2 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -1075,11 +1065,11 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, st
 	return 0;
 }
 
-static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
+static __noinline long spread_turn2(__u32 i, struct spread_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
+	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -1088,9 +1078,7 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 		return 1;
 
 	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
@@ -1099,10 +1087,10 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_spread_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy2(same, skb, front, r);
+	return spread_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1126,7 +1114,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	void *front = fr_save_front(skb, 62);
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
-	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
+	struct spread_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -1158,12 +1146,12 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	}
 
 	same->copies0 = 0;
-	struct prog_spread_fan2 fan = {
+	struct spread_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_spread_turn2, &fan, 0);
+	bpf_loop(list->count, spread_turn2, &fan, 0);
 
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0))
 		return fr_drop(len, reason_spread_fault);
@@ -1175,7 +1163,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1184,9 +1172,7 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_spread_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_spread_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_spread_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1218,11 +1204,10 @@ static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, v
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return prog_spread_fan2(skb, data, ip_end);
+	return spread_fan2(skb, data, ip_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
@@ -1256,8 +1241,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_spread_ipv4(skb, data, data_end);
+		return spread_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_spread_ipv6(skb, data, data_end);
+		return spread_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_spread_not_ip);
 }

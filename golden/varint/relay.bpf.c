@@ -72,7 +72,7 @@ enum {
 	reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_ipv4_rest_send(struct __sk_buff *skb)
+static __always_inline int filter_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -80,9 +80,8 @@ static __always_inline int prog_filter_ipv4_rest_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 udp_end, __u64 stream_id,
-						 __u64 stream_id_end)
+static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -150,10 +149,10 @@ static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *da
 
 	/* {do: [{count: "streams"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return prog_filter_ipv4_rest_send(skb);
+	return filter_ipv4_send(skb);
 }
 
-static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -167,9 +166,8 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_filter_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_filter_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_filter_ipv4_total_length);
@@ -217,10 +215,10 @@ static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_truncated);
 	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
 
-	return prog_filter_ipv4_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
+	return filter_ipv4_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
 }
 
-static __always_inline int prog_filter_ipv6_rest_send(struct __sk_buff *skb)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -228,9 +226,8 @@ static __always_inline int prog_filter_ipv6_rest_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 udp_end, __u64 stream_id,
-						 __u64 stream_id_end)
+static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -298,10 +295,10 @@ static __always_inline int prog_filter_ipv6_rest(struct __sk_buff *skb, void *da
 
 	/* {do: [{count: "streams"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return prog_filter_ipv6_rest_send(skb);
+	return filter_ipv6_send(skb);
 }
 
-static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -311,9 +308,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_filter_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_filter_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_filter_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -356,7 +351,7 @@ static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_filter_truncated);
 	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
 
-	return prog_filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
+	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -390,8 +385,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_filter_ipv4(skb, data, data_end);
+		return filter_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_filter_ipv6(skb, data, data_end);
+		return filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

@@ -125,8 +125,8 @@ enum {
 	reason_forward_vlan_tag, reason_forward_no_match,
 };
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
-	void *data, __u64 ip_end, struct val_tenants *t)
+static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
+	__u64 ip_end, struct val_tenants *t)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -169,7 +169,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET, t->way.addr + 12);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
+static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -183,9 +183,8 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -244,11 +243,11 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
+	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
-	void *data, __u64 ip_end, struct val_tenants *t)
+static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
+	__u64 ip_end, struct val_tenants *t)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -287,7 +286,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __
 	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET6, t->way.addr);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
+static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -297,9 +296,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -353,25 +350,26 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
+	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
 }
 
-static __always_inline int prog_forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease)
+static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
+							void *data_end,
+							const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data;
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }
 
-static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, __u64 partial,
-						       struct val_tenants *t)
+static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, __u64 partial,
+						  struct val_tenants *t)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
@@ -439,8 +437,8 @@ static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, vo
 	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET, t->way.addr + 12);
 }
 
-static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
@@ -454,9 +452,8 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -518,12 +515,12 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if (28ULL + payload_len > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_ipv4_send(skb, data, payload_len, partial, t);
+	return forward_vlan_ipv4_send(skb, data, payload_len, partial, t);
 }
 
-static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
-						       __u64 payload_len, __u64 partial,
-						       struct val_tenants *t)
+static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, __u64 partial,
+						  struct val_tenants *t)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
@@ -588,8 +585,8 @@ static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, vo
 	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET6, t->way.addr);
 }
 
-static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
+static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
@@ -599,9 +596,7 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 58ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -660,11 +655,11 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
 	if (48ULL + payload_len > t->way.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_vlan_ipv6_send(skb, data, payload_len, partial, t);
+	return forward_vlan_ipv6_send(skb, data, payload_len, partial, t);
 }
 
-static __always_inline int prog_forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_vlan *vlan = data + 14;
 
@@ -673,13 +668,13 @@ static __always_inline int prog_forward_vlan(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (be16(&vlan->type) == 0x800)
-		return prog_forward_vlan_ipv4(skb, data, data_end, lease);
+		return forward_vlan_ipv4(skb, data, data_end, lease);
 	if (be16(&vlan->type) == 0x86dd)
-		return prog_forward_vlan_ipv6(skb, data, data_end, lease);
+		return forward_vlan_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }
 
-static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -692,9 +687,8 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -731,7 +725,7 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 	return fr_up(skb, reason_forward_no_match);
 }
 
-static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -740,9 +734,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -804,14 +796,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* stack: ["eth", "vlan?", "ip", "udp"] */
 	if (skb->vlan_present &&
 	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
-		return prog_forward_vlan_in_the_metadata(skb, data, data_end, lease);
+		return forward_vlan_in_the_metadata(skb, data, data_end, lease);
 	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
-		return prog_forward_vlan(skb, data, data_end, lease);
+		return forward_vlan(skb, data, data_end, lease);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_ipv4(skb, data, data_end);
+		return forward_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_ipv6(skb, data, data_end);
+		return forward_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_forward_not_ip);
 }

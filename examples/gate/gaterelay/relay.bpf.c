@@ -154,7 +154,7 @@ enum {
 	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
-static __always_inline int prog_gate_ipv4_send(struct __sk_buff *skb)
+static __always_inline int gate_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -162,8 +162,8 @@ static __always_inline int prog_gate_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -176,9 +176,8 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_gate_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_gate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_gate_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_gate_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_gate_ipv4_total_length);
@@ -251,10 +250,10 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_gate_ipv4_send(skb);
+	return gate_ipv4_send(skb);
 }
 
-static __always_inline int prog_gate_ipv6_send(struct __sk_buff *skb)
+static __always_inline int gate_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -262,8 +261,8 @@ static __always_inline int prog_gate_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 now)
+static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -272,9 +271,7 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_gate_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_gate_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_gate_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_gate_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -342,7 +339,7 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 	}
 
 	/* {do: ["pass"]}, */
-	return prog_gate_ipv6_send(skb);
+	return gate_ipv6_send(skb);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
@@ -376,8 +373,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_gate_ipv4(skb, data, data_end, lease, now);
+		return gate_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_gate_ipv6(skb, data, data_end, lease, now);
+		return gate_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_gate_not_ip);
 }

@@ -113,8 +113,8 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -154,8 +154,8 @@ static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int prog_forward_ipv4_udp_send_2(struct __sk_buff *skb, void *data,
-							__u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -192,8 +192,8 @@ static __always_inline int prog_forward_ipv4_udp_send_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -234,7 +234,7 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv4_udp_send(skb, data, ip_end, r);
+		return forward_ipv4_udp_send(skb, data, ip_end, r);
 	}
 
 	/* {do: [{send: via: "r.slow"}]}, */
@@ -248,11 +248,11 @@ static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *da
 		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv4_udp_send_2(skb, data, ip_end, r);
+	return forward_ipv4_udp_send_2(skb, data, ip_end, r);
 }
 
-static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -292,8 +292,8 @@ static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int prog_forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *data,
-							__u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -330,8 +330,8 @@ static __always_inline int prog_forward_ipv4_tcp_send_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 34;
@@ -380,7 +380,7 @@ static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *da
 		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 		     ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv4_tcp_send(skb, data, ip_end, r);
+		return forward_ipv4_tcp_send(skb, data, ip_end, r);
 	}
 
 	/* {do: [{send: via: "r.slow"}]}, */
@@ -394,10 +394,10 @@ static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *da
 		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+	return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
 }
 
-static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -409,9 +409,8 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_forward_ipv4_total_length);
@@ -431,14 +430,14 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv4->protocol) == 17)
-		return prog_forward_ipv4_udp(skb, data, data_end, ip_end);
+		return forward_ipv4_udp(skb, data, data_end, ip_end);
 	if (be8(&ipv4->protocol) == 6)
-		return prog_forward_ipv4_tcp(skb, data, data_end, ip_end);
+		return forward_ipv4_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_forward_not_l4);
 }
 
-static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -477,8 +476,8 @@ static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int prog_forward_ipv6_udp_send_2(struct __sk_buff *skb, void *data,
-							__u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -511,8 +510,8 @@ static __always_inline int prog_forward_ipv6_udp_send_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -553,7 +552,7 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
 		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv6_udp_send(skb, data, ip_end, r);
+		return forward_ipv6_udp_send(skb, data, ip_end, r);
 	}
 
 	/* {do: [{send: via: "r.slow"}]}, */
@@ -567,11 +566,11 @@ static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *da
 		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv6_udp_send_2(skb, data, ip_end, r);
+	return forward_ipv6_udp_send_2(skb, data, ip_end, r);
 }
 
-static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, void *data,
-						      __u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -610,8 +609,8 @@ static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int prog_forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *data,
-							__u64 ip_end, struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -644,8 +643,8 @@ static __always_inline int prog_forward_ipv6_tcp_send_2(struct __sk_buff *skb, v
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end)
+static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end)
 {
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 54;
@@ -694,7 +693,7 @@ static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *da
 		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
 		     ip_end - 14) > r->fast.hop.mtu)
 			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_ipv6_tcp_send(skb, data, ip_end, r);
+		return forward_ipv6_tcp_send(skb, data, ip_end, r);
 	}
 
 	/* {do: [{send: via: "r.slow"}]}, */
@@ -708,10 +707,10 @@ static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *da
 		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
 	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
 		return fr_up(skb, reason_forward_too_big);
-	return prog_forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+	return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
 }
 
-static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -719,9 +718,7 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_forward_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_forward_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -736,9 +733,9 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be8(&ipv6->next_header) == 17)
-		return prog_forward_ipv6_udp(skb, data, data_end, ip_end);
+		return forward_ipv6_udp(skb, data, data_end, ip_end);
 	if (be8(&ipv6->next_header) == 6)
-		return prog_forward_ipv6_tcp(skb, data, data_end, ip_end);
+		return forward_ipv6_tcp(skb, data, data_end, ip_end);
 	return fr_up(skb, reason_forward_not_l4);
 }
 
@@ -773,8 +770,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 	if (be16(&eth->type) == 0x800)
-		return prog_forward_ipv4(skb, data, data_end);
+		return forward_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_forward_ipv6(skb, data, data_end);
+		return forward_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_forward_not_ip);
 }

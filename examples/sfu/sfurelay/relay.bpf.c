@@ -233,7 +233,7 @@ enum {
 	reason_video_udp_checksum, reason_video_not_ip,
 };
 
-static __always_inline int prog_video_ipv4_rest_rest_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int video_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -242,7 +242,7 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest_send(struct __sk_
 }
 
 /* What is the same for all receivers. */
-struct prog_video_same1 {
+struct video_same1 {
 	__u32 size;
 	__u64 clock;
 	__u32 kind0;
@@ -258,16 +258,16 @@ struct prog_video_same1 {
 	__u64 copies0;
 };
 
-struct prog_video_fan1 {
+struct video_fan1 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 };
 
-static __always_inline long prog_video_copy1(struct prog_video_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 priority, __u64 came, __u64 number,
-					     struct receiver_subscribers *r)
+static __always_inline long video_copy1(struct video_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -373,11 +373,11 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	return 0;
 }
 
-static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
+static __noinline long video_turn1(__u32 i, struct video_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
+	struct video_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 rtp_extensions_end = same->rtp_extensions_end;
@@ -424,22 +424,20 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_video_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_video_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_video_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_video_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_video_too_big);
-	return prog_video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came,
-				number, r);
+	return video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
+			   r);
 }
 
-static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_extensions_end,
-					   __u64 vp8_layer_end, __u64 priority)
+static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+				      __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
+				      __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -469,7 +467,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_video_no_memory);
-	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
+	struct video_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -512,12 +510,12 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	}
 
 	same->copies0 = 0;
-	struct prog_video_fan1 fan = {
+	struct video_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_video_turn1, &fan, 0);
+	bpf_loop(list->count, video_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -531,18 +529,17 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_video_ipv4_rest_rest_rest_rest_rest(struct __sk_buff *skb,
-	void *data, __u64 ip_end, __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
-	__u64 priority, __u64 partial)
+static __always_inline int video_ipv4_rest_5(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 vp8_layer_end, __u64 priority, __u64 partial)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)))
-		return fr_up(skb, reason_video_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -558,14 +555,14 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest_rest(struct __sk_
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_video_full_streams);
 	}
-	return prog_video_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-			       priority);
+	return video_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
 }
 
-static __always_inline int prog_video_ipv4_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-	__u64 vp8_layer, __u64 vp8_layer_end)
+static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+					     __u64 vp8_layer, __u64 vp8_layer_end)
 {
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
@@ -634,25 +631,22 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest(struct __sk_buff 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
 		fr_named_add(0, 1);
-		return prog_video_ipv4_rest_rest_rest_rest_send(skb);
+		return video_ipv4_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
 
-	return prog_video_ipv4_rest_rest_rest_rest_rest(skb, data, ip_end, udp_end,
-							rtp_extensions_end, vp8_layer_end, priority,
-							partial);
+	return video_ipv4_rest_5(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+				 priority, partial);
 }
 
-static __always_inline int prog_video_ipv4_rest_rest_rest(struct __sk_buff *skb, void *data,
-							  void *data_end,
-							  const struct fr_lease *lease,
-							  __u64 ip_end, __u64 udp_end,
-							  __u64 rtp_profile, __u64 rtp_words_end,
-							  __u64 rtp_extensions_size,
-							  __u64 rtp_extensions_end, __u64 vp8_has,
-							  __u64 vp8_picture, __u64 vp8_picture_end)
+static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+					     __u64 vp8_has, __u64 vp8_picture,
+					     __u64 vp8_picture_end)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -714,16 +708,15 @@ static __always_inline int prog_video_ipv4_rest_rest_rest(struct __sk_buff *skb,
 	}
 	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 
-	return prog_video_ipv4_rest_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
-						   rtp_profile, rtp_words_end, rtp_extensions_size,
-						   rtp_extensions_end, vp8_layer, vp8_layer_end);
+	return video_ipv4_rest_4(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_layer,
+				 vp8_layer_end);
 }
 
-static __always_inline int prog_video_ipv4_rest_rest(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
-						     __u64 rtp_words_end, __u64 rtp_extensions_size,
-						     __u64 rtp_extensions_end)
+static __always_inline int video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
 {
 	void *at_rtp_extensions_end;
 	void *at_vp8_has_end;
@@ -776,15 +769,14 @@ static __always_inline int prog_video_ipv4_rest_rest(struct __sk_buff *skb, void
 	}
 	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 
-	return prog_video_ipv4_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
-					      rtp_profile, rtp_words_end, rtp_extensions_size,
-					      rtp_extensions_end, vp8_has, vp8_picture,
-					      vp8_picture_end);
+	return video_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				 vp8_picture, vp8_picture_end);
 }
 
-static __always_inline int prog_video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 ip_end,
-						__u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_csrc_list_end)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
@@ -850,12 +842,12 @@ static __always_inline int prog_video_ipv4_rest(struct __sk_buff *skb, void *dat
 	}
 	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 
-	return prog_video_ipv4_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+	return video_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
 }
 
-static __always_inline int prog_video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -869,9 +861,8 @@ static __always_inline int prog_video_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_video_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_video_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_video_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_video_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_video_ipv4_total_length);
@@ -923,10 +914,10 @@ static __always_inline int prog_video_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_video_rtp_csrc_list);
 	__u64 rtp_csrc_list_end = fr_forget(skb, 54ULL + rtp_csrc_list_size);
 
-	return prog_video_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return video_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
 }
 
-static __always_inline int prog_video_ipv6_rest_rest_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int video_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -935,7 +926,7 @@ static __always_inline int prog_video_ipv6_rest_rest_rest_rest_send(struct __sk_
 }
 
 /* What is the same for all receivers. */
-struct prog_video_same2 {
+struct video_same2 {
 	__u32 size;
 	__u64 clock;
 	__u32 kind0;
@@ -950,16 +941,16 @@ struct prog_video_same2 {
 	__u64 copies0;
 };
 
-struct prog_video_fan2 {
+struct video_fan2 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 };
 
-static __always_inline long prog_video_copy2(struct prog_video_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 priority, __u64 came, __u64 number,
-					     struct receiver_subscribers *r)
+static __always_inline long video_copy2(struct video_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -1064,11 +1055,11 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	return 0;
 }
 
-static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
+static __noinline long video_turn2(__u32 i, struct video_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
+	struct video_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 rtp_extensions_end = same->rtp_extensions_end;
@@ -1116,9 +1107,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_video_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_video_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_video_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum);
@@ -1127,13 +1116,13 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_video_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_video_too_big);
-	return prog_video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came,
-				number, r);
+	return video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
+			   r);
 }
 
-static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_extensions_end,
-					   __u64 vp8_layer_end, __u64 priority)
+static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+				      __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
+				      __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1163,7 +1152,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_video_no_memory);
-	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
+	struct video_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -1204,12 +1193,12 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	}
 
 	same->copies0 = 0;
-	struct prog_video_fan2 fan = {
+	struct video_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_video_turn2, &fan, 0);
+	bpf_loop(list->count, video_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -1223,18 +1212,17 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_video_ipv6_rest_rest_rest_rest_rest(struct __sk_buff *skb,
-	void *data, __u64 ip_end, __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
-	__u64 priority, __u64 partial)
+static __always_inline int video_ipv6_rest_5(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 vp8_layer_end, __u64 priority, __u64 partial)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)))
-		return fr_up(skb, reason_video_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -1250,14 +1238,14 @@ static __always_inline int prog_video_ipv6_rest_rest_rest_rest_rest(struct __sk_
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_video_full_streams);
 	}
-	return prog_video_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-			       priority);
+	return video_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
 }
 
-static __always_inline int prog_video_ipv6_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-	__u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-	__u64 vp8_layer, __u64 vp8_layer_end)
+static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+					     __u64 vp8_layer, __u64 vp8_layer_end)
 {
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
@@ -1326,25 +1314,22 @@ static __always_inline int prog_video_ipv6_rest_rest_rest_rest(struct __sk_buff 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
 		fr_named_add(0, 1);
-		return prog_video_ipv6_rest_rest_rest_rest_send(skb);
+		return video_ipv6_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
 
-	return prog_video_ipv6_rest_rest_rest_rest_rest(skb, data, ip_end, udp_end,
-							rtp_extensions_end, vp8_layer_end, priority,
-							partial);
+	return video_ipv6_rest_5(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+				 priority, partial);
 }
 
-static __always_inline int prog_video_ipv6_rest_rest_rest(struct __sk_buff *skb, void *data,
-							  void *data_end,
-							  const struct fr_lease *lease,
-							  __u64 ip_end, __u64 udp_end,
-							  __u64 rtp_profile, __u64 rtp_words_end,
-							  __u64 rtp_extensions_size,
-							  __u64 rtp_extensions_end, __u64 vp8_has,
-							  __u64 vp8_picture, __u64 vp8_picture_end)
+static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+					     __u64 vp8_has, __u64 vp8_picture,
+					     __u64 vp8_picture_end)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1406,16 +1391,15 @@ static __always_inline int prog_video_ipv6_rest_rest_rest(struct __sk_buff *skb,
 	}
 	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 
-	return prog_video_ipv6_rest_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
-						   rtp_profile, rtp_words_end, rtp_extensions_size,
-						   rtp_extensions_end, vp8_layer, vp8_layer_end);
+	return video_ipv6_rest_4(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_layer,
+				 vp8_layer_end);
 }
 
-static __always_inline int prog_video_ipv6_rest_rest(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
-						     __u64 rtp_words_end, __u64 rtp_extensions_size,
-						     __u64 rtp_extensions_end)
+static __always_inline int video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
 {
 	void *at_rtp_extensions_end;
 	void *at_vp8_has_end;
@@ -1468,15 +1452,14 @@ static __always_inline int prog_video_ipv6_rest_rest(struct __sk_buff *skb, void
 	}
 	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 
-	return prog_video_ipv6_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
-					      rtp_profile, rtp_words_end, rtp_extensions_size,
-					      rtp_extensions_end, vp8_has, vp8_picture,
-					      vp8_picture_end);
+	return video_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				 vp8_picture, vp8_picture_end);
 }
 
-static __always_inline int prog_video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 ip_end,
-						__u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_csrc_list_end)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
@@ -1542,12 +1525,12 @@ static __always_inline int prog_video_ipv6_rest(struct __sk_buff *skb, void *dat
 	}
 	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 
-	return prog_video_ipv6_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+	return video_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
 }
 
-static __always_inline int prog_video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1557,9 +1540,7 @@ static __always_inline int prog_video_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_video_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_video_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_video_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_video_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1606,7 +1587,7 @@ static __always_inline int prog_video_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_video_rtp_csrc_list);
 	__u64 rtp_csrc_list_end = fr_forget(skb, 74ULL + rtp_csrc_list_size);
 
-	return prog_video_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return video_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
 }
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
@@ -1640,9 +1621,9 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_video_ipv4(skb, data, data_end, lease);
+		return video_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_video_ipv6(skb, data, data_end, lease);
+		return video_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_video_not_ip);
 }
 
@@ -1672,7 +1653,7 @@ enum {
 	reason_audio_ipv6_payload_length, reason_audio_udp_checksum, reason_audio_not_ip,
 };
 
-static __always_inline int prog_audio_ipv4_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int audio_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -1681,7 +1662,7 @@ static __always_inline int prog_audio_ipv4_rest_rest_send(struct __sk_buff *skb)
 }
 
 /* What is the same for all receivers. */
-struct prog_audio_same1 {
+struct audio_same1 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
@@ -1695,16 +1676,16 @@ struct prog_audio_same1 {
 	__u64 copies0;
 };
 
-struct prog_audio_fan1 {
+struct audio_fan1 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 };
 
-static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 priority, __u64 came, __u64 number,
-					     struct receiver_subscribers *r)
+static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -1810,11 +1791,11 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	return 0;
 }
 
-static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
+static __noinline long audio_turn1(__u32 i, struct audio_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
+	struct audio_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 rtp_extensions_end = same->rtp_extensions_end;
@@ -1847,21 +1828,19 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_audio_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_audio_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
-	return prog_audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came,
-				number, r);
+	return audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
+			   r);
 }
 
-static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
+static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+				      __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1889,7 +1868,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	void *front = fr_save_front(skb, 54);
 	if (!front)
 		return fr_up(skb, reason_audio_no_memory);
-	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
+	struct audio_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -1930,12 +1909,12 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	}
 
 	same->copies0 = 0;
-	struct prog_audio_fan1 fan = {
+	struct audio_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
+	bpf_loop(list->count, audio_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -1949,11 +1928,10 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_audio_ipv4_rest_rest(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
-						     __u64 rtp_words_end, __u64 rtp_extensions_size,
-						     __u64 rtp_extensions_end)
+static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
 {
 	void *at_rtp_extensions_end;
 	struct hdr_rtp *rtp = data + 42;
@@ -2011,14 +1989,13 @@ static __always_inline int prog_audio_ipv4_rest_rest(struct __sk_buff *skb, void
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
 		fr_named_add(0, 1);
-		return prog_audio_ipv4_rest_rest_send(skb);
+		return audio_ipv4_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= rtp_extensions_end))
-		return fr_up(skb, reason_audio_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= rtp_extensions_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_audio_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -2034,12 +2011,12 @@ static __always_inline int prog_audio_ipv4_rest_rest(struct __sk_buff *skb, void
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_audio_full_streams);
 	}
-	return prog_audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+	return audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
 }
 
-static __always_inline int prog_audio_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 ip_end,
-						__u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_csrc_list_end)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
@@ -2105,12 +2082,12 @@ static __always_inline int prog_audio_ipv4_rest(struct __sk_buff *skb, void *dat
 	}
 	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 
-	return prog_audio_ipv4_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+	return audio_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
 }
 
-static __always_inline int prog_audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -2124,9 +2101,8 @@ static __always_inline int prog_audio_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_audio_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_audio_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_audio_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_audio_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_audio_ipv4_total_length);
@@ -2178,10 +2154,10 @@ static __always_inline int prog_audio_ipv4(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_audio_rtp_csrc_list);
 	__u64 rtp_csrc_list_end = fr_forget(skb, 54ULL + rtp_csrc_list_size);
 
-	return prog_audio_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return audio_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
 }
 
-static __always_inline int prog_audio_ipv6_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int audio_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -2190,7 +2166,7 @@ static __always_inline int prog_audio_ipv6_rest_rest_send(struct __sk_buff *skb)
 }
 
 /* What is the same for all receivers. */
-struct prog_audio_same2 {
+struct audio_same2 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
@@ -2203,16 +2179,16 @@ struct prog_audio_same2 {
 	__u64 copies0;
 };
 
-struct prog_audio_fan2 {
+struct audio_fan2 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 };
 
-static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 priority, __u64 came, __u64 number,
-					     struct receiver_subscribers *r)
+static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -2317,11 +2293,11 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	return 0;
 }
 
-static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
+static __noinline long audio_turn2(__u32 i, struct audio_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
+	struct audio_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 rtp_extensions_end = same->rtp_extensions_end;
@@ -2355,9 +2331,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_audio_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum);
@@ -2366,12 +2340,12 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_audio_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
-	return prog_audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came,
-				number, r);
+	return audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came, number,
+			   r);
 }
 
-static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
+static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+				      __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -2399,7 +2373,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	void *front = fr_save_front(skb, 74);
 	if (!front)
 		return fr_up(skb, reason_audio_no_memory);
-	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
+	struct audio_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -2438,12 +2412,12 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	}
 
 	same->copies0 = 0;
-	struct prog_audio_fan2 fan = {
+	struct audio_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
+	bpf_loop(list->count, audio_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -2457,11 +2431,10 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_audio_ipv6_rest_rest(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
-						     __u64 rtp_words_end, __u64 rtp_extensions_size,
-						     __u64 rtp_extensions_end)
+static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
 {
 	void *at_rtp_extensions_end;
 	struct hdr_rtp *rtp = data + 62;
@@ -2519,14 +2492,13 @@ static __always_inline int prog_audio_ipv6_rest_rest(struct __sk_buff *skb, void
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
 	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
 		fr_named_add(0, 1);
-		return prog_audio_ipv6_rest_rest_send(skb);
+		return audio_ipv6_send(skb);
 	}
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= rtp_extensions_end))
-		return fr_up(skb, reason_audio_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= rtp_extensions_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_audio_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
@@ -2542,12 +2514,12 @@ static __always_inline int prog_audio_ipv6_rest_rest(struct __sk_buff *skb, void
 		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_audio_full_streams);
 	}
-	return prog_audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+	return audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
 }
 
-static __always_inline int prog_audio_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 ip_end,
-						__u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_csrc_list_end)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
@@ -2613,12 +2585,12 @@ static __always_inline int prog_audio_ipv6_rest(struct __sk_buff *skb, void *dat
 	}
 	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 
-	return prog_audio_ipv6_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+	return audio_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
 }
 
-static __always_inline int prog_audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease)
+static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -2628,9 +2600,7 @@ static __always_inline int prog_audio_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_audio_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_audio_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_audio_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_audio_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -2677,7 +2647,7 @@ static __always_inline int prog_audio_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_audio_rtp_csrc_list);
 	__u64 rtp_csrc_list_end = fr_forget(skb, 74ULL + rtp_csrc_list_size);
 
-	return prog_audio_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return audio_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
 }
 
 SEC("tc") int prog_audio(struct __sk_buff *skb)
@@ -2709,8 +2679,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_audio_truncated);
 	if (be16(&eth->type) == 0x800)
-		return prog_audio_ipv4(skb, data, data_end, lease);
+		return audio_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_audio_ipv6(skb, data, data_end, lease);
+		return audio_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_audio_not_ip);
 }

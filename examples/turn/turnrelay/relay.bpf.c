@@ -193,10 +193,10 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
-static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 udp_end, __u64 channel_data_end,
-						       __u64 payload_len, __u64 partial,
-						       struct val_by_channel *ch)
+static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 udp_end, __u64 channel_data_end,
+					     __u64 payload_len, __u64 partial,
+					     struct val_by_channel *ch)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -274,10 +274,10 @@ static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, vo
 	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 now, __u64 udp_end,
-							 __u64 channel_data_end, __u64 payload_len,
-							 __u64 partial, struct val_by_channel *ch)
+static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 udp_end, __u64 channel_data_end,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_channel *ch)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -342,65 +342,40 @@ static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, 
 	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_ipv4_rest(struct __sk_buff *skb, void *data,
-						  const struct fr_lease *lease, __u64 now,
-						  __u64 udp_end, __u64 channel_data_end)
+static __always_inline int to_peer_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 udp_end, __u64 channel_data_end,
+					     struct val_by_channel *ch)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_channel_data *channel_data = data + 42;
-
-	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-	struct val_by_channel *ch;
-	{
-		struct key_by_channel key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
-		key.number = be16(&channel_data->number);
-		found = find_by_channel(&key, lease, 0, &ch, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_to_peer_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_to_peer_no_by_channel);
-	}
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
 		return fr_up(skb, reason_to_peer_address_family);
+	__u64 payload_len = channel_data_end - 46;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
+		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
-		__u64 payload_len = channel_data_end - 46;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
-			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (unlikely(!fr_usable(&ch->hop_peer)))
 			return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
 		if (28ULL + payload_len > ch->hop_peer.mtu)
 			return fr_up(skb, reason_to_peer_too_big);
-		return prog_to_peer_ipv4_rest_send(skb, data, now, udp_end, channel_data_end,
-						   payload_len, partial, ch);
+		return to_peer_ipv4_send(skb, data, now, udp_end, channel_data_end, payload_len,
+					 partial, ch);
 	}
-	__u64 payload_len_2 = channel_data_end - 46;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < ((46ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_peer)))
 		return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
-	if (48ULL + payload_len_2 > ch->hop_peer.mtu)
+	if (48ULL + payload_len > ch->hop_peer.mtu)
 		return fr_up(skb, reason_to_peer_too_big);
-	return prog_to_peer_ipv4_rest_send_2(skb, data, now, udp_end, channel_data_end,
-					     payload_len_2, partial_2, ch);
+	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, channel_data_end, payload_len,
+				      partial, ch);
 }
 
-static __always_inline int prog_to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 now)
+static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -414,9 +389,8 @@ static __always_inline int prog_to_peer_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_to_peer_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_to_peer_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_to_peer_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_to_peer_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_to_peer_ipv4_total_length);
@@ -469,13 +443,31 @@ static __always_inline int prog_to_peer_ipv4(struct __sk_buff *skb, void *data, 
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_to_peer_gso_packet);
 
-	return prog_to_peer_ipv4_rest(skb, data, lease, now, udp_end, channel_data_end);
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct val_by_channel *ch;
+	{
+		struct key_by_channel key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.client.addr, ld32(ipv4->src));
+		key.client.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.number = be16(&channel_data->number);
+		found = find_by_channel(&key, lease, 0, &ch, now);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_to_peer_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_to_peer_no_by_channel);
+	}
+
+	return to_peer_ipv4_rest(skb, data, now, udp_end, channel_data_end, ch);
 }
 
-static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, void *data, __u64 now,
-						       __u64 udp_end, __u64 channel_data_end,
-						       __u64 payload_len, __u64 partial,
-						       struct val_by_channel *ch)
+static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 udp_end, __u64 channel_data_end,
+					     __u64 payload_len, __u64 partial,
+					     struct val_by_channel *ch)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -543,10 +535,10 @@ static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, vo
 	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
-							 __u64 now, __u64 udp_end,
-							 __u64 channel_data_end, __u64 payload_len,
-							 __u64 partial, struct val_by_channel *ch)
+static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 udp_end, __u64 channel_data_end,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_channel *ch)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -619,47 +611,40 @@ static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, 
 	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, __u64 channel_data_end,
-						  struct val_by_channel *ch)
+static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 udp_end, __u64 channel_data_end,
+					     struct val_by_channel *ch)
 {
 	struct hdr_udp *udp = data + 54;
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
 		return fr_up(skb, reason_to_peer_address_family);
+	__u64 payload_len = channel_data_end - 66;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+		return fr_up(skb, reason_to_peer_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
-		__u64 payload_len = channel_data_end - 66;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
-			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_to_peer_udp_checksum);
 		if (unlikely(!fr_usable(&ch->hop_peer)))
 			return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
 		if (48ULL + payload_len > ch->hop_peer.mtu)
 			return fr_up(skb, reason_to_peer_too_big);
-		return prog_to_peer_ipv6_rest_send(skb, data, now, udp_end, channel_data_end,
-						   payload_len, partial, ch);
+		return to_peer_ipv6_send(skb, data, now, udp_end, channel_data_end, payload_len,
+					 partial, ch);
 	}
-	__u64 payload_len_2 = channel_data_end - 66;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < ((66ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_to_peer_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_peer)))
 		return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
-	if (28ULL + payload_len_2 > ch->hop_peer.mtu)
+	if (28ULL + payload_len > ch->hop_peer.mtu)
 		return fr_up(skb, reason_to_peer_too_big);
-	return prog_to_peer_ipv6_rest_send_2(skb, data, now, udp_end, channel_data_end,
-					     payload_len_2, partial_2, ch);
+	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, channel_data_end, payload_len,
+				      partial, ch);
 }
 
-static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 now)
+static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -669,9 +654,7 @@ static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_to_peer_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_to_peer_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_to_peer_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_to_peer_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -737,7 +720,7 @@ static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_to_peer_no_by_channel);
 	}
 
-	return prog_to_peer_ipv6_rest(skb, data, now, udp_end, channel_data_end, ch);
+	return to_peer_ipv6_rest(skb, data, now, udp_end, channel_data_end, ch);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
@@ -771,9 +754,9 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "channel_data"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_to_peer_ipv4(skb, data, data_end, lease, now);
+		return to_peer_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_to_peer_ipv6(skb, data, data_end, lease, now);
+		return to_peer_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_to_peer_not_ip);
 }
 
@@ -802,9 +785,9 @@ enum {
 	reason_to_client_not_ip,
 };
 
-static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, void *data,
-							 __u64 now, __u64 payload_len,
-							 __u64 partial, struct val_by_peer *ch)
+static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 payload_len, __u64 partial,
+					       struct val_by_peer *ch)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -884,9 +867,9 @@ static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, 
 	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							   __u64 now, __u64 payload_len,
-							   __u64 partial, struct val_by_peer *ch)
+static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 payload_len, __u64 partial,
+						    struct val_by_peer *ch)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -953,46 +936,39 @@ static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb
 	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 udp_end, struct val_by_peer *ch)
+static __always_inline int to_client_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 udp_end, struct val_by_peer *ch)
 {
 	struct hdr_udp *udp = data + 34;
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
 		return fr_up(skb, reason_to_client_address_family);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_client_gso_packet);
+	__u64 payload_len = udp_end - 42;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+		return fr_up(skb, reason_to_client_partial_checksum);
 	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_client_gso_packet);
-		__u64 payload_len = udp_end - 42;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
-			return fr_up(skb, reason_to_client_partial_checksum);
 		if (unlikely(!fr_usable(&ch->hop_client)))
 			return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
 		if (32ULL + payload_len > ch->hop_client.mtu)
 			return fr_up(skb, reason_to_client_too_big);
-		return prog_to_client_ipv4_rest_send(skb, data, now, payload_len, partial, ch);
+		return to_client_ipv4_send(skb, data, now, payload_len, partial, ch);
 	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_gso_packet);
-	__u64 payload_len_2 = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_to_client_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_client)))
 		return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
-	if (52ULL + payload_len_2 > ch->hop_client.mtu)
+	if (52ULL + payload_len > ch->hop_client.mtu)
 		return fr_up(skb, reason_to_client_too_big);
-	return prog_to_client_ipv4_rest_send_2(skb, data, now, payload_len_2, partial_2, ch);
+	return to_client_ipv4_send_ipv6(skb, data, now, payload_len, partial, ch);
 }
 
-static __always_inline int prog_to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 now)
+static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1005,9 +981,8 @@ static __always_inline int prog_to_client_ipv4(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_to_client_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_to_client_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_to_client_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_to_client_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_to_client_ipv4_total_length);
@@ -1061,12 +1036,12 @@ static __always_inline int prog_to_client_ipv4(struct __sk_buff *skb, void *data
 	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
 		return fr_up(skb, reason_to_client_unfit_channel_data_number);
 
-	return prog_to_client_ipv4_rest(skb, data, now, udp_end, ch);
+	return to_client_ipv4_rest(skb, data, now, udp_end, ch);
 }
 
-static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_peer *ch)
+static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+					       __u64 payload_len, __u64 partial,
+					       struct val_by_peer *ch)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1136,9 +1111,9 @@ static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void 
 	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
-						      __u64 payload_len, __u64 partial,
-						      struct val_by_peer *ch)
+static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 payload_len, __u64 partial,
+						    struct val_by_peer *ch)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1213,8 +1188,8 @@ static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, voi
 	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 now)
+static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1223,9 +1198,7 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_to_client_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_to_client_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_to_client_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_to_client_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1275,36 +1248,27 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_to_client_unfit_channel_data_number);
 	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
 		return fr_up(skb, reason_to_client_address_family);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_client_gso_packet);
+	__u64 payload_len = udp_end - 62;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+		return fr_up(skb, reason_to_client_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_client_udp_checksum);
 	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_client_gso_packet);
-		__u64 payload_len = udp_end - 62;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
-			return fr_up(skb, reason_to_client_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_to_client_udp_checksum);
 		if (unlikely(!fr_usable(&ch->hop_client)))
 			return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
 		if (52ULL + payload_len > ch->hop_client.mtu)
 			return fr_up(skb, reason_to_client_too_big);
-		return prog_to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
+		return to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
 	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_gso_packet);
-	__u64 payload_len_2 = udp_end - 62;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len_2) - 1))))
-		return fr_up(skb, reason_to_client_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_client_udp_checksum);
 	if (unlikely(!fr_usable(&ch->hop_client)))
 		return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
-	if (32ULL + payload_len_2 > ch->hop_client.mtu)
+	if (32ULL + payload_len > ch->hop_client.mtu)
 		return fr_up(skb, reason_to_client_too_big);
-	return prog_to_client_ipv6_send_2(skb, data, now, payload_len_2, partial_2, ch);
+	return to_client_ipv6_send_ipv4(skb, data, now, payload_len, partial, ch);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
@@ -1338,8 +1302,8 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_to_client_ipv4(skb, data, data_end, lease, now);
+		return to_client_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_to_client_ipv6(skb, data, data_end, lease, now);
+		return to_client_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_to_client_not_ip);
 }

@@ -149,7 +149,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_deliver_same1 {
+struct deliver_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
@@ -158,15 +158,14 @@ struct prog_deliver_same1 {
 	__u64 copies0;
 };
 
-struct prog_deliver_fan1 {
+struct deliver_fan1 {
 	struct __sk_buff *skb;
 	struct list_receivers *list;
 	void *front;
 };
 
-static __always_inline long prog_deliver_copy1(struct prog_deliver_same1 *same,
-					       struct __sk_buff *skb, void *front,
-					       struct receiver_receivers *r)
+static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __sk_buff *skb,
+					  void *front, struct receiver_receivers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
@@ -234,11 +233,11 @@ static __always_inline long prog_deliver_copy1(struct prog_deliver_same1 *same,
 	return 0;
 }
 
-static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan)
+static __noinline long deliver_turn1(__u32 i, struct deliver_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
+	struct deliver_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_receivers *r = receiver_of_receivers(fan->list, i);
 
@@ -246,19 +245,17 @@ static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan
 		return 1;
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_deliver_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
-	return prog_deliver_copy1(same, skb, front, r);
+	return deliver_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -282,7 +279,7 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	void *front = fr_save_front(skb, 54);
 	if (!front)
 		return fr_up(skb, reason_deliver_no_memory);
-	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
+	struct deliver_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_rtp *saved_rtp = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -318,12 +315,12 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	}
 
 	same->copies0 = 0;
-	struct prog_deliver_fan1 fan = {
+	struct deliver_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_deliver_turn1, &fan, 0);
+	bpf_loop(list->count, deliver_turn1, &fan, 0);
 
 
 	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
@@ -331,7 +328,7 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int prog_deliver_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -345,9 +342,8 @@ static __always_inline int prog_deliver_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_deliver_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_deliver_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_deliver_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_deliver_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_deliver_ipv4_total_length);
@@ -390,15 +386,14 @@ static __always_inline int prog_deliver_ipv4(struct __sk_buff *skb, void *data, 
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 54))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 54) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_deliver_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_deliver_partial_checksum);
-	return prog_deliver_fan1(skb, data, ip_end);
+	return deliver_fan1(skb, data, ip_end);
 }
 
 /* What is the same for all receivers. */
-struct prog_deliver_same2 {
+struct deliver_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 ip_end;
@@ -406,15 +401,14 @@ struct prog_deliver_same2 {
 	__u64 copies0;
 };
 
-struct prog_deliver_fan2 {
+struct deliver_fan2 {
 	struct __sk_buff *skb;
 	struct list_receivers *list;
 	void *front;
 };
 
-static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same,
-					       struct __sk_buff *skb, void *front,
-					       struct receiver_receivers *r)
+static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __sk_buff *skb,
+					  void *front, struct receiver_receivers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
@@ -481,11 +475,11 @@ static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same,
 	return 0;
 }
 
-static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan)
+static __noinline long deliver_turn2(__u32 i, struct deliver_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
+	struct deliver_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	struct receiver_receivers *r = receiver_of_receivers(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -494,9 +488,7 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 		return 1;
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_deliver_udp_checksum);
@@ -505,10 +497,10 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 				  fr_indirect(&r->hop_remote, reason_deliver_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
-	return prog_deliver_copy2(same, skb, front, r);
+	return deliver_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -532,7 +524,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	void *front = fr_save_front(skb, 74);
 	if (!front)
 		return fr_up(skb, reason_deliver_no_memory);
-	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
+	struct deliver_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_rtp *saved_rtp = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -566,12 +558,12 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	}
 
 	same->copies0 = 0;
-	struct prog_deliver_fan2 fan = {
+	struct deliver_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_deliver_turn2, &fan, 0);
+	bpf_loop(list->count, deliver_turn2, &fan, 0);
 
 
 	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
@@ -579,7 +571,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	return TC_ACT_SHOT;
 }
 
-static __always_inline int prog_deliver_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -589,9 +581,7 @@ static __always_inline int prog_deliver_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_deliver_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_deliver_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_deliver_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_deliver_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -629,11 +619,10 @@ static __always_inline int prog_deliver_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 74))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 74) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_deliver_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_deliver_partial_checksum);
-	return prog_deliver_fan2(skb, data, ip_end);
+	return deliver_fan2(skb, data, ip_end);
 }
 
 SEC("tc") int prog_deliver(struct __sk_buff *skb)
@@ -667,8 +656,8 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_deliver_ipv4(skb, data, data_end);
+		return deliver_ipv4(skb, data, data_end);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_deliver_ipv6(skb, data, data_end);
+		return deliver_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_deliver_not_ip);
 }
