@@ -31,7 +31,7 @@ func onEach(times int, f func(cpu int)) *sync.WaitGroup {
 	return &wg
 }
 
-// Millions of numbers, allocated by programs on all processors and by goroutines at the same time: none twice, none left
+// Millions of numbers, allocated by programs on all processors and by goroutines at once: none twice, none left
 // out.
 func TestAlloc(t *testing.T) {
 	r := loadGroups(t, Options{})

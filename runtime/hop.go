@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/pathmtu"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
@@ -86,8 +87,8 @@ type rowHop struct {
 	got *resolved // found ahead, so that nothing is asked of the kernel under relay.mu
 }
 
-// hopKey is what a hop depends on. from is invalid where packets have no source of their own.
-type hopKey struct{ from, to netip.Addr }
+// hopKey is what a hop depends on.
+type hopKey = pathmtu.Key
 
 // findHops finds the hops in a row's value, and checks that both ends of each are hosts, and of one family.
 func (row *tableRow) findHops() error {
@@ -102,22 +103,22 @@ func (row *tableRow) findHops() error {
 				if why := notAHost(to); why != "" && !to.IsLinkLocalUnicast() {
 					return &ValueError{Where: strconv.Quote(m.Name), Value: to, Reason: why}
 				}
-				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{to: to}})
+				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{To: to}})
 			}
 		case abi.KindHop:
-			key := hopKey{to: addr(m.To)}
-			if why := notAHost(key.to); why != "" {
-				return &ValueError{Where: strconv.Quote(m.To), Value: key.to, Reason: why}
+			key := hopKey{To: addr(m.To)}
+			if why := notAHost(key.To); why != "" {
+				return &ValueError{Where: strconv.Quote(m.To), Value: key.To, Reason: why}
 			}
 			if m.From != "" {
-				key.from = addr(m.From)
-				if why := notAHost(key.from); why != "" {
-					return &ValueError{Where: strconv.Quote(m.From), Value: key.from, Reason: why}
+				key.From = addr(m.From)
+				if why := notAHost(key.From); why != "" {
+					return &ValueError{Where: strconv.Quote(m.From), Value: key.From, Reason: why}
 				}
-				if key.from.Is4() != key.to.Is4() {
+				if key.From.Is4() != key.To.Is4() {
 					return &ValueError{
 						Where:  fmt.Sprintf("%q and %q", m.From, m.To),
-						Value:  fmt.Sprintf("%v and %v", key.from, key.to),
+						Value:  fmt.Sprintf("%v and %v", key.From, key.To),
 						Reason: "are the source and the destination of one packet, and must be of one IP family",
 					}
 				}
@@ -154,7 +155,7 @@ type hop struct {
 type hops struct {
 	relay  *Relay
 	routes *routes.Resolver // nil: Options.Routes
-	paths  *paths           // nil: likewise
+	paths  *pathmtu.Paths   // nil: likewise
 	byKey  map[hopKey]*hop
 	epoch  uint64 // counts changes of the host's network that were applied
 }
@@ -172,7 +173,8 @@ func newHops(r *Relay) (*hops, error) {
 		if h.routes, err = routes.Open(r.log); err != nil {
 			return nil, &KernelError{Doing: "follow the routes of this host", Cause: "netlink can't be used", Err: err}
 		}
-		if h.paths, err = newPaths(h); err != nil {
+		log := r.log.With("relay", r.desc.Name)
+		if h.paths, err = pathmtu.Open(h, h.routes, r.inNamespace, log); err != nil {
 			h.routes.Close()
 			return nil, &KernelError{
 				Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err,
@@ -187,23 +189,23 @@ func (h *hops) start() {
 		h.relay.wg.Add(2)
 		go func() { defer h.relay.wg.Done(); h.routes.Listen() }()
 		go func() { defer h.relay.wg.Done(); h.follow() }()
-		h.paths.start()
+		h.paths.Start()
 	}
 }
 
 func (h *hops) close() {
 	if h.routes != nil {
+		h.paths.Close()
 		h.routes.Close()
-		h.paths.close()
 	}
 }
 
 func (h *hops) resolve(key hopKey) (Hop, routes.Neighbour) {
 	if h.routes == nil {
-		return h.relay.opt.Routes(key.from, key.to), routes.Neighbour{}
+		return h.relay.opt.Routes(key.From, key.To), routes.Neighbour{}
 	}
-	hop, via := h.routes.Resolve(key.from, key.to)
-	return h.paths.limit(key, Hop(hop), via), via
+	hop, via := h.routes.Resolve(key.From, key.To)
+	return Hop(h.paths.Limit(key, hop, via)), via
 }
 
 // prepare resolves the hops that are not known yet. relay.mu is not held.
@@ -222,7 +224,7 @@ func (h *hops) prepare(rows []*tableRow) {
 				h.routes.Probe(via) // so that it is known soon
 			}
 			if h.routes != nil {
-				h.paths.recheck(rh.key.to, hop)
+				h.paths.Recheck(rh.key.To, routes.Hop(hop))
 			}
 			rh.got = &resolved{hop, via, epoch}
 		}
@@ -302,7 +304,7 @@ func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) {
 		if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil &&
 			!errors.Is(err, ebpf.ErrKeyNotExist) {
 			r.log.Error("a row can't follow a change of route",
-				"relay", r.desc.Name, "to", e.key.to, "error", row.table.explain(err))
+				"relay", r.desc.Name, "to", e.key.To, "error", row.table.explain(err))
 		}
 	}
 }
@@ -359,10 +361,10 @@ func (h *hops) follow() {
 		settle    = 10 * time.Millisecond // changes come in bursts
 		keepAlive = 4 * time.Second       // less than the 5 s after which the kernel calls a neighbour unused
 	)
-	alive, again := time.NewTicker(keepAlive), time.NewTicker(lookRarely)
+	alive, again := time.NewTicker(keepAlive), time.NewTicker(pathmtu.Rarely)
 	defer alive.Stop()
 	defer again.Stop()
-	if h.paths.listens() {
+	if h.paths.Receives() {
 		again.Stop() // dumps and errors say when to look
 	}
 	pause := time.NewTimer(0)
@@ -392,8 +394,8 @@ func (h *hops) follow() {
 		}
 		began := time.Now()
 		all, some := h.routes.Changes()
-		paths := h.paths.changes()
-		h.refresh(context.Background(), func(e *hop) bool { return all || some[e.via] || paths[e.key.to] })
+		paths := h.paths.Changes()
+		h.refresh(context.Background(), func(e *hop) bool { return all || some[e.via] || paths[e.key.To] })
 		// A host whose network never rests must not cost us more than a quarter of a processor.
 		rested = time.Now().Add(3 * time.Since(began))
 	}

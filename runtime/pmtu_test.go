@@ -16,6 +16,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/icmp"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/pathmtu"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
 
@@ -46,15 +47,11 @@ func TestPathMTUKept(t *testing.T) {
 			// It is kept for a while, and forgotten where the route is another.
 			r.RefreshRoutes(bg)
 			c.is(t, "after a refresh", c.mtu)
-			r.hops.paths.mu.Lock()
-			for key, own := range r.hops.paths.own {
-				if life := time.Until(own.until); life < 9*time.Minute || life > 10*time.Minute {
-					t.Errorf("it is kept for %v", life)
-				}
-				own.until = time.Now()
-				r.hops.paths.own[key] = own
-			}
-			r.hops.paths.mu.Unlock()
+			r.hops.paths.Age(9 * time.Minute)
+			looks := r.hops.paths.Looks.Load()
+			until(t, 5*time.Second, "two looks", func() bool { return r.hops.paths.Looks.Load() >= looks+2 })
+			c.is(t, "9 minutes later", c.mtu)
+			r.hops.paths.Age(time.Minute)
 			c.is(t, "when it has expired", 1500)
 
 			b.report(t, c.error)
@@ -116,8 +113,8 @@ func TestPathMTUOfKernel(t *testing.T) {
 // seen waits until exceptions were dumped once more.
 func (b *bench) seen(t testing.TB, r *Relay) {
 	t.Helper()
-	n := r.hops.paths.dumps.Load()
-	until(t, 3*time.Second, "another dump", func() bool { return r.hops.paths.dumps.Load() >= n+4 })
+	n := r.hops.paths.Dumps.Load()
+	until(t, 3*time.Second, "another dump", func() bool { return r.hops.paths.Dumps.Load() >= n+4 })
 }
 
 // withoutRaw runs f on a thread without CAP_NET_RAW.
@@ -329,7 +326,7 @@ func TestPathMTUWithoutSource(t *testing.T) {
 		tooBig{from: own, to: netip.AddrPortFrom(gateway, 7000), mtu: 1000})
 	until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Ignored == 3 })
 	r.RefreshRoutes(bg)
-	if far, near := mtu(row.hops[0].key), mtu(hopKey{to: gateway}); far != 1500 || near != 1500 {
+	if far, near := mtu(row.hops[0].key), mtu(hopKey{To: gateway}); far != 1500 || near != 1500 {
 		t.Errorf("MTUs of %d and %d", far, near)
 	}
 	b.report(t, tooBig{from: own, to: to, mtu: 1000})
@@ -380,8 +377,8 @@ func TestPathMTURequests(t *testing.T) {
 	b.ip(t, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0")
 	r := b.load(t, Options{})
 	paths, resolver := r.hops.paths, r.hops.routes
-	until(t, 5*time.Second, "looks", func() bool { return paths.looks.Load() >= 2 })
-	if n := paths.dumps.Load(); n != 0 {
+	until(t, 5*time.Second, "looks", func() bool { return paths.Looks.Load() >= 2 })
+	if n := paths.Dumps.Load(); n != 0 {
 		t.Errorf("%d requests without sessions", n)
 	}
 	const sessions = 10000
@@ -391,8 +388,8 @@ func TestPathMTURequests(t *testing.T) {
 		b.seen(t, r)
 		return resolver.AtRest() && resolver.Requests.Load() == asked
 	})
-	began, dumps, asked := time.Now(), paths.dumps.Load(), resolver.Requests.Load()
-	until(t, 10*time.Second, "eight requests", func() bool { return paths.dumps.Load() >= dumps+8 })
+	began, dumps, asked := time.Now(), paths.Dumps.Load(), resolver.Requests.Load()
+	until(t, 10*time.Second, "eight requests", func() bool { return paths.Dumps.Load() >= dumps+8 })
 	if took := time.Since(began); took < 3*time.Second {
 		t.Errorf("eight requests within %v, two a second are enough", took)
 	}
@@ -401,7 +398,7 @@ func TestPathMTURequests(t *testing.T) {
 	}
 	// An error costs a request for the path that it is about.
 	asked = resolver.Requests.Load()
-	from, to := netip.MustParseAddrPort("192.0.2.1:17777"), netip.AddrPortFrom(keys[7777].to, 7000)
+	from, to := netip.MustParseAddrPort("192.0.2.1:17777"), netip.AddrPortFrom(keys[7777].To, 7000)
 	b.report(t, tooBig{from: from, to: to, mtu: 1000})
 	mtu := func(key hopKey) int {
 		r.mu.Lock()
@@ -425,7 +422,7 @@ func TestPathMTUFlood(t *testing.T) {
 	b.ip(t, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0")
 	r := b.load(t, Options{})
 	keys := followMany(t, r, 1000)
-	from, to := netip.MustParseAddrPort("192.0.2.1:9999"), netip.AddrPortFrom(keys[500].to, 7000)
+	from, to := netip.MustParseAddrPort("192.0.2.1:9999"), netip.AddrPortFrom(keys[500].To, 7000)
 	about := tooBig{from: from, to: to, mtu: 1000}
 	stop := make(chan struct{})
 	var flood sync.WaitGroup
@@ -461,9 +458,7 @@ func TestPathMTUTooMany(t *testing.T) {
 	b := network(t)
 	var log bytes.Buffer
 	r := b.load(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	r.hops.paths.mu.Lock()
-	r.hops.paths.listed = -1
-	r.hops.paths.mu.Unlock()
+	r.hops.paths.ListAtMost(-1)
 	c := pathCases()[0]
 	b.udp(t, c.listen)
 	asked := r.hops.routes.Requests.Load()
@@ -474,9 +469,9 @@ func TestPathMTUTooMany(t *testing.T) {
 	if got := r.PathMTUs(); got.Taken != 1 {
 		t.Errorf("%+v", got)
 	}
-	looks := r.hops.paths.looks.Load()
-	until(t, 3*time.Second, "another look", func() bool { return r.hops.paths.looks.Load() >= looks+2 })
-	if n := r.hops.paths.dumps.Load(); n != 2 {
+	looks := r.hops.paths.Looks.Load()
+	until(t, 3*time.Second, "another look", func() bool { return r.hops.paths.Looks.Load() >= looks+2 })
+	if n := r.hops.paths.Dumps.Load(); n != 2 {
 		t.Errorf("%d dumps, want one of each family and no more for a while", n)
 	}
 	if err := r.Close(); err != nil {
@@ -488,7 +483,7 @@ func TestPathMTUTooMany(t *testing.T) {
 	// A dump that is given up leaves nothing behind that the next one would read.
 	x := routes.NewExceptions(b.host.Do)
 	defer x.Close()
-	for i, limit := range []int{lookLimit, -1, lookLimit, lookLimit} {
+	for i, limit := range []int{pathmtu.DumpLimit, -1, pathmtu.DumpLimit, pathmtu.DumpLimit} {
 		var got []netip.Addr
 		err := x.Dump(unix.AF_INET, limit, func(e routes.Exception, mtu uint32) {
 			if mtu == uint32(c.mtu) {
@@ -505,33 +500,25 @@ func TestPathMTUTooMany(t *testing.T) {
 	}
 }
 
-// What a row sends, as its members say it.
+// The ports of what a row sends, as its members say them.
 func TestPathMTUOfRows(t *testing.T) {
 	ep := abi.Member{Kind: abi.KindEndpoint, Size: 18}
 	addr := abi.Member{Kind: abi.KindAddr, Size: 16}
 	from := netip.MustParseAddrPort("192.0.2.1:5000")
 	to := netip.MustParseAddrPort("203.0.113.9:7000")
-	ports := func(from, to int32) icmp.Ports { return icmp.Ports{From: from, To: to} }
-	exact, none := ports(5000, 7000), anyPorts
+	ports := func(from, to int32) []icmp.Ports { return []icmp.Ports{{From: from, To: to}} }
 	for _, tt := range []struct {
 		name     string
 		from, to *abi.Member
-		sends    []icmp.Ports
-		not      []icmp.Ports
+		want     []icmp.Ports
 	}{
-		{
-			"endpoints", &ep, &ep, []icmp.Ports{exact}, []icmp.Ports{
-				none, ports(5000, 7001), ports(5001, 7000), ports(7000, 5000),
-			},
-		},
-		{"addresses, as of a tunnel", &addr, &addr, []icmp.Ports{exact, none, ports(1, 2)}, nil},
-		{"from an address to an endpoint", &addr, &ep, []icmp.Ports{exact, ports(1, 7000)},
-			[]icmp.Ports{none, ports(5000, 7001)}},
-		{"from an endpoint to an address", &ep, &addr, []icmp.Ports{exact, ports(5000, 1)},
-			[]icmp.Ports{none, ports(5001, 7000)}},
-		{"to an endpoint", nil, &ep, []icmp.Ports{exact, ports(1, 7000)}, []icmp.Ports{none, ports(5000, 7001)}},
-		{"to an address", nil, &addr, []icmp.Ports{exact, none}, nil},
-		{"a next hop", nil, nil, nil, []icmp.Ports{exact, none}},
+		{"endpoints", &ep, &ep, ports(5000, 7000)},
+		{"addresses, as of a tunnel", &addr, &addr, ports(icmp.AnyPort, icmp.AnyPort)},
+		{"from an address to an endpoint", &addr, &ep, ports(icmp.AnyPort, 7000)},
+		{"from an endpoint to an address", &ep, &addr, ports(5000, icmp.AnyPort)},
+		{"to an endpoint", nil, &ep, ports(icmp.AnyPort, 7000)},
+		{"to an address", nil, &addr, ports(icmp.AnyPort, icmp.AnyPort)},
+		{"a next hop", nil, nil, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			value := make([]byte, 80)
@@ -558,14 +545,8 @@ func TestPathMTUOfRows(t *testing.T) {
 			row := &tableRow{table: &Table{desc: &abi.Table{Value: members}}, value: value}
 			e := &hop{rows: map[*tableRow]struct{}{row: {}}}
 			row.hops = []rowHop{{off: 36, hop: e}}
-			for want, list := range map[int][]icmp.Ports{1000: tt.sends, 0: tt.not} {
-				for _, p := range list {
-					about := quoted{}
-					about.add(p, &notice{mtu: 1000})
-					if got := about.match(e); got != want {
-						t.Errorf("about ports %v: an MTU of %d, want %d", p, got, want)
-					}
-				}
+			if got := slices.Collect(e.Ports()); !slices.Equal(got, tt.want) {
+				t.Errorf("ports %v, want %v", got, tt.want)
 			}
 		})
 	}
@@ -597,7 +578,10 @@ func BenchmarkExceptions(b *testing.B) {
 			for b.Loop() {
 				listed = 0
 				clear(now)
-				err := x.Dump(unix.AF_INET, lookLimit, func(e routes.Exception, mtu uint32) { listed++; now[e] = mtu })
+				err := x.Dump(unix.AF_INET, pathmtu.DumpLimit, func(e routes.Exception, mtu uint32) {
+					listed++
+					now[e] = mtu
+				})
 				if errors.Is(err, routes.ErrTooMany) {
 					given++
 				} else if err != nil {

@@ -34,9 +34,10 @@ type Options struct {
 	// Routes finds the next hop to an address instead of the kernel's tables; then nothing follows their changes but
 	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
 	Routes func(from, to netip.Addr) Hop
-	// AttachmentChanged is called when the interface goes away that a program is attached to (now.Lost says so), and when
-	// the program is attached again, because an interface of that name has appeared. Calls come one after the other,
-	// from a goroutine of the relay, and may close it: Close doesn't wait for the one that runs. nil: it is logged.
+	// AttachmentChanged is called when an interface goes away that a program is attached to (now.Lost says so), and
+	// when the program is attached again, because an interface of that name has appeared. Calls come one after the
+	// other, from a goroutine of the relay, and may close it: Close doesn't wait for the one that runs. nil: the change
+	// is logged.
 	AttachmentChanged func(program string, now Attachment)
 	// Logger gets what no call returns: leases that can't be renewed, routes that can't be followed. nil:
 	// slog.Default.

@@ -152,7 +152,7 @@ var fanOutFaults = []fault{
 		e.Required, s.Full, s.Event = false, -1, &e
 		return was
 	})},
-	{where: "back end", spec: "credits", what: "the number is allocated twice", plan: effects(func(fx *ir.Effects) bool {
+	{where: "back end", spec: "credits", what: "a number is allocated twice", plan: effects(func(fx *ir.Effects) bool {
 		was := len(fx.Allocs) > 0
 		fx.Allocs = append(fx.Allocs, fx.Allocs...)
 		return was

@@ -212,9 +212,9 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// The judge, which knows nothing of plans, finds wrong checksums where they leave: each checksum of a plan is spoiled in
-// turn, and the judge objects to every packet that leaves differently, unless the packet can't show it since it was wrong
-// when it came. Specs are generated until enough faults have been shown.
+// The judge, which knows nothing of plans, finds wrong checksums where they leave. Each checksum of a plan is spoiled
+// in turn, and the judge objects to every packet that leaves differently, unless the packet was wrong when it came and
+// so can't show the fault. Specs are generated until enough faults have been shown.
 func TestJudge(t *testing.T) {
 	const enough = 60
 	faults, packets := 0, 0
