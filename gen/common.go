@@ -8,7 +8,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// What both branches of a condition begin with stands once, in front of it. That means the same: a condition changes
+// What both branches of a condition begin with is moved in front of it. That means the same: a condition changes
 // nothing, and only statements move that change nothing either. Branches are written one after the other, so each has
 // variables of its own; they are the same if their values are, and then the second branch reads those of the first.
 
@@ -33,7 +33,7 @@ type comparison struct {
 	of map[*ir.Var]*ir.Var // variables of the second branch, with those of the first that are the same
 }
 
-// same reports whether two statements do the same, and may stand in front of the condition.
+// same reports whether two statements do the same, and may be moved in front of the condition.
 func (c *comparison) same(x, y ir.Stmt) bool {
 	switch x := x.(type) {
 	case *ir.Guard:

@@ -6,7 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// What both ways to send ask for is asked once, in front of the condition; what only one asks for stays in its branch.
+// What both sends ask for is asked once, in front of the condition; what only one asks for stays in its branch.
 func TestCommon(t *testing.T) {
 	p := plan(t, `
 		name: "pair"

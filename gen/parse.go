@@ -365,7 +365,7 @@ func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 }
 
 // fieldReason is the reason for a packet to be declined because of a field, counted under the field's name or what the
-// header says instead. doc is what happened; a field may have more than one way to it.
+// header says instead. doc is what happened; a field may be reached by several paths.
 func (p *program) fieldReason(h *spec.Header, f *spec.Field, doc string) int {
 	name := h.Name.Value + "_" + f.Name.Value
 	if f.Reason != nil {

@@ -29,12 +29,12 @@ func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 		}
 	}
 	if rw.Resize != ir.MovePayload {
-		behind := bin(ir.Ge, bin(ir.Shr, partial, num(16)), offExpr(rw.OldFront))
+		after := bin(ir.Ge, bin(ir.Shr, partial, num(16)), offExpr(rw.OldFront))
 		if rw.Trim {
 			end := bin(ir.Add, offExpr(rw.OldFront), rw.Payload)
-			behind = and(behind, bin(ir.Lt, bin(ir.And, partial, num(0xFFFF)), bin(ir.Sub, end, num(1))))
+			after = and(after, bin(ir.Lt, bin(ir.And, partial, num(0xFFFF)), bin(ir.Sub, end, num(1))))
 		}
-		ok = or(ok, behind)
+		ok = or(ok, after)
 	}
 	emit(blk, &ir.Guard{Cond: ok, Reason: w.partialChecksum(pos), Pos: pos})
 }

@@ -333,15 +333,15 @@ func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
 	d := p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
 		h.Name.Value, parent.Name.Value).
 		WithRelated(h.Name.Pos, "the header is declared here")
-	var behind []string
+	var parents []string
 	for _, a := range h.After {
-		behind = append(behind, a.Parent.Value)
+		parents = append(parents, a.Parent.Value)
 	}
 	switch order := p.order(nil, p.src.Stack); {
 	case order != nil:
 		d.WithHint("a stack begins with the outermost header: [%s]", strings.Join(order, ", "))
 	case h.Std:
-		d.WithHint("it comes after %s", strings.Join(behind, " or "))
+		d.WithHint("it comes after %s", strings.Join(parents, " or "))
 	default:
 		d.WithHint("declare it: after: %s: FIELD: VALUE", parent.Name.Value)
 	}

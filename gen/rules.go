@@ -49,8 +49,8 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 		return
 	}
 	from := s.priorityFrom()
-	behind := from != nil && s.mentions(from, src.Lookups)
-	if !behind {
+	late := from != nil && s.mentions(from, src.Lookups)
+	if !late {
 		s.findPriority(blk)
 	}
 	early := src.When != nil && !s.mentions(src.When, src.Lookups)
@@ -58,7 +58,7 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 		return
 	}
 	s.lookups(src.Lookups, &blk, nil)
-	if behind {
+	if late {
 		s.findPriority(blk)
 	}
 	if src.When != nil && !early && s.when(src.When, blk) {
@@ -253,7 +253,7 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 // ask for what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this
 // path leaves nothing there: what it says of headers that the path doesn't have is not looked at. A row that is missing
 // leads on to the following rules; where none of them can apply on this path, it is why the packet passes to the stack.
-func (s *scope) rule(r *spec.Rule, behind []*spec.Rule, outer *[]ir.Stmt) bool {
+func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 	cond := s.matches(r.Match)
 	if isFalse(cond) && cond != nil {
 		return false
@@ -293,7 +293,7 @@ func (s *scope) rule(r *spec.Rule, behind []*spec.Rule, outer *[]ir.Stmt) bool {
 	if early != nil {
 		nest(early, r.When.Pos)
 	}
-	if slices.ContainsFunc(behind, s.applies) {
+	if slices.ContainsFunc(next, s.applies) {
 		in.lookups(r.Lookups, &blk, nest)
 	} else {
 		in.lookups(r.Lookups, &blk, nil)

@@ -30,7 +30,7 @@ tables: {
 	learned: {kind: "lru", key: a: "endpoint", value: n: "u8"}
 }
 groups: few: {key: server: "endpoint", receiver: {local: "endpoint", remote: "endpoint"}}
-events: told: fields: n: "u8"
+events: report: fields: n: "u8"
 programs: {
 	p: {
 		hook: "tc/ingress"
@@ -42,7 +42,8 @@ programs: {
 		hook: "tc/ingress"
 		stack: ["eth", "ip", "udp", {kind: "either"}]
 		do: [{fan_out: {group: few: ["udp.dst"], rules: [
-			{lookup: z: by_receiver: ["r.remote"], do: [{emit: told: n: "setting.next"}, {send: {from: "r.local", to: "r.remote"}}]},
+			{lookup: z: by_receiver: ["r.remote"]
+				do: [{emit: report: n: "setting.next"}, {send: {from: "r.local", to: "r.remote"}}]},
 		]}}]
 	}
 	s: {

@@ -18,7 +18,7 @@ import (
 
 // adopt takes over what a process before this one has pinned. It may have died at any moment, so nothing is taken for
 // granted: sessions are those whose slot is open and whose rows are all there, everything else is removed. Programs are
-// replaced last, each at once; what dies on the way is repaired by the next adoption in the same manner. No one else
+// replaced last, each at once; an adoption that dies is repaired by the next one in the same manner. No one else
 // knows the relay yet, so no lock is held.
 func (r *Relay) adopt() error {
 	if err := r.adoptGroups(); err != nil {

@@ -79,7 +79,7 @@ func encode(buf []byte, kind abi.Kind, bits int, v any) error {
 			return fmt.Errorf("covers more than the IPv4-mapped addresses; write it as an IPv4 prefix")
 		}
 		if masked := p.Masked(); masked.Addr() != p.Addr() {
-			return fmt.Errorf("has bits set behind its length; did you mean %v?", masked)
+			return fmt.Errorf("has bits set beyond its length; did you mean %v?", masked)
 		}
 		abi.Order.PutUint32(buf, uint32(n))
 		a := p.Addr().As16()

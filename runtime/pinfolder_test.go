@@ -62,11 +62,11 @@ func TestFoldersOfOthers(t *testing.T) {
 		{"all may write to it", func(t *testing.T, base string) string {
 			do(t, os.Mkdir(base+"/turn", 0o700), os.Chmod(base+"/turn", 0o777))
 			return base + "/turn"
-		}, []string{"/turn may be written by everybody (mode 0777)", "chmod go-w"}},
+		}, []string{"/turn may be written by all users (mode 0777)", "chmod go-w"}},
 		{"all may write to it, and it is sticky", func(t *testing.T, base string) string {
 			do(t, os.Mkdir(base+"/turn", 0o700), os.Chmod(base+"/turn", 0o777|os.ModeSticky))
 			return base + "/turn"
-		}, []string{"/turn may be written by everybody (mode 0777)"}},
+		}, []string{"/turn may be written by all users (mode 0777)"}},
 		{"a group may write to it", func(t *testing.T, base string) string {
 			do(t, os.Mkdir(base+"/turn", 0o700), os.Chmod(base+"/turn", 0o770), os.Chown(base+"/turn", 0, nobody))
 			return base + "/turn"
@@ -74,7 +74,7 @@ func TestFoldersOfOthers(t *testing.T) {
 		{"all may write to the folder above", func(t *testing.T, base string) string {
 			do(t, os.Chmod(base, 0o777), os.Mkdir(base+"/turn", 0o700))
 			return base + "/turn"
-		}, []string{"may be written by everybody (mode 0777)"}},
+		}, []string{"may be written by all users (mode 0777)"}},
 		{"all may write to the folder above, which is sticky", func(t *testing.T, base string) string {
 			do(t, os.Chmod(base, 0o777|os.ModeSticky), os.Mkdir(base+"/turn", 0o700))
 			return base + "/turn"

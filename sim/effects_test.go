@@ -201,7 +201,7 @@ func TestTranslate(t *testing.T) {
 		Allocs: []*ir.Alloc{{Var: id, Row: fp.row, Member: fp.next, Step: 4}},
 		Value:  bin(ir.Add, &ir.VarRef{Var: id}, num(1)),
 	}))
-	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
+	fp.copy.Emits = []*ir.Emit{fp.emit(fp.report)}
 	fp.copy.Emits[0].Values[0].Value = &ir.VarRef{Var: fp.number}
 	in := func(names uint32) subscriber {
 		s := anna
@@ -239,7 +239,7 @@ func TestTranslate(t *testing.T) {
 
 func TestRecords(t *testing.T) {
 	fp := newFanPlan()
-	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told), fp.emit(fp.required)}
+	fp.copy.Emits = []*ir.Emit{fp.emit(fp.report), fp.emit(fp.required)}
 	r := fp.open(t, anna, clara)
 	res, _ := fp.run(t, r)
 	if len(res.Events) != 4 {
@@ -250,7 +250,7 @@ func TestRecords(t *testing.T) {
 	binary.LittleEndian.PutUint16(want[12:], 1)
 	binary.LittleEndian.PutUint16(want[14:], 32)
 	want[16], want[24] = 16, 2
-	if got := res.Events[3]; got.Event != fp.told || got.Receiver != 2 || !slices.Equal(got.Record, want) {
+	if got := res.Events[3]; got.Event != fp.report || got.Receiver != 2 || !slices.Equal(got.Record, want) {
 		t.Errorf("got %s %d %x, want %x", got.Event.Name, got.Receiver, got.Record, want)
 	}
 

@@ -86,7 +86,7 @@ func TestFindElement(t *testing.T) {
 		{"one in front is cut off", "6faa 50bb", 5, oneByte, "none"},
 		{"two bytes", "05 02 aabb", 5, twoByte, "1 2 aabb000000000000"},
 		{"two bytes, empty", "05 00 06 01 cc", 5, twoByte, "1 0 0000000000000000"},
-		{"two bytes, behind an empty one", "06 00 05 01 cc", 5, twoByte, "1 1 cc00000000000000"},
+		{"two bytes, after an empty one", "06 00 05 01 cc", 5, twoByte, "1 1 cc00000000000000"},
 		{"two bytes, padding", "00 00 05 01 cc 00", 5, twoByte, "1 1 cc00000000000000"},
 		{"two bytes, 15 is an element", "0f 01 cc", 15, twoByte, "1 1 cc00000000000000"},
 		{"two bytes, no length", "06 00 05", 5, twoByte, "none"},

@@ -171,7 +171,7 @@ func TestFanOutEffects(t *testing.T) {
 // ring.
 func TestRefusedClone(t *testing.T) {
 	fp := newFanPlan()
-	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told), fp.emit(fp.required)}
+	fp.copy.Emits = []*ir.Emit{fp.emit(fp.report), fp.emit(fp.required)}
 	fp.copy.Admits = []*ir.Admit{fp.admit(fp.credit, num(100)), fp.admit(fp.bucket, num(3))}
 	fp.copy.Allocs = []*ir.Alloc{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 1}}
 	fp.copy.Counts = []*ir.Count{{Row: fp.row, Member: fp.next, By: num(1000)}}
@@ -206,7 +206,7 @@ func TestRefusedClone(t *testing.T) {
 	for _, e := range res.Events {
 		records = append(records, e.Event.Name)
 	}
-	if want := []string{"required", "told", "required", "told"}; !slices.Equal(records, want) {
+	if want := []string{"required", "report", "required", "report"}; !slices.Equal(records, want) {
 		t.Errorf("records %v, want %v", records, want)
 	}
 	if want := 5 * sim.RecordRoom(32); r.RingUsed != want {
@@ -266,9 +266,9 @@ func TestFanOutContradictions(t *testing.T) {
 		{"another group", "a group that is not in the plan", func(fp *fanPlan) {
 			fp.fan.Group = &ir.Group{Receivers: fp.group.Receivers}
 		}},
-		{"another event", `event "told": the plan has no such event`, func(fp *fanPlan) {
+		{"another event", `event "report": the plan has no such event`, func(fp *fanPlan) {
 			fp.plan.Events = nil
-			fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
+			fp.copy.Emits = []*ir.Emit{fp.emit(fp.report)}
 		}},
 		{"form of elements", "elements of 4 and 8 bits", func(fp *fanPlan) {
 			found := &ir.FindElement{
@@ -368,7 +368,7 @@ func FuzzFanOutNeverPanics(f *testing.F) {
 	f.Add(fanFrame(1))
 	f.Add([]byte{})
 	fp := newFanPlan()
-	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
+	fp.copy.Emits = []*ir.Emit{fp.emit(fp.report)}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		r := fp.open(t, anna, bert, clara)
 		before := bytes.Clone(frame)

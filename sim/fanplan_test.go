@@ -22,7 +22,7 @@ type fanPlan struct {
 
 	remote, credits, credit, bucket, next, names, layer, hop, identity *ir.Member
 
-	told, required *ir.Event
+	report, required *ir.Event
 }
 
 const (
@@ -83,7 +83,7 @@ func newFanPlan() *fanPlan {
 			},
 		}
 	}
-	fp.told = &ir.Event{Name: "told", ID: 1, Fields: fields()}
+	fp.report = &ir.Event{Name: "report", ID: 1, Fields: fields()}
 	fp.required = &ir.Event{Name: "required", ID: 2, Fields: fields(), Required: true}
 	fp.row = &ir.Row{Name: "r", Table: receivers}
 
@@ -142,7 +142,7 @@ func newFanPlan() *fanPlan {
 	}
 	fp.plan = &ir.Plan{
 		Name: "fan", Levels: 4, Shared: 8, Credits: 16, Receivers: 17, Translations: 2, Ring: 4096,
-		Groups: []*ir.Group{fp.group}, Events: []*ir.Event{fp.told, fp.required}, Programs: []*ir.Program{fp.program},
+		Groups: []*ir.Group{fp.group}, Events: []*ir.Event{fp.report, fp.required}, Programs: []*ir.Program{fp.program},
 	}
 	return fp
 }

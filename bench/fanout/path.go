@@ -43,7 +43,7 @@ const (
 	stampAt   = 16 // where a time stamp may be, after the RTP header and the VP8 descriptor
 )
 
-// role is the environment variable that tells a copy of the running program to be a relay.
+// role is the environment variable that makes a copy of the running program a relay.
 const role = "FASTRELAY_FANOUT"
 
 // ready is what a relay's process prints once it relays.

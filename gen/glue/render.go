@@ -274,7 +274,7 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	return f
 }
 
-// constant is the name of a reason in Go, behind its program's. Names of kinds that a spec and the compiler both give
+// constant is the name of a reason in Go, after its program's. Names of kinds that a spec and the compiler both give
 // are distinguished by the kind, so that none depends on what else a program does.
 func constant(r *ir.Reason) string {
 	name := exported(r.Name)

@@ -20,7 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Unit is a program on its way into the kernel: all that is needed to say what a refusal is about, and to report it.
+// Unit is a program that is to be loaded: all that is needed to say what a refusal is about, and to report it.
 type Unit struct {
 	Source string     // relay.bpf.c
 	Header string     // fastrelay.h
@@ -190,7 +190,7 @@ var sentences = []struct {
 	}},
 	{regexp.MustCompile(`program is too large|too many (instructions|states)|sequence of \d+ jumps is too complex`),
 		func([]string) string {
-			return "the program has more ways through it than the verifier follows"
+			return "the program has more paths through it than the verifier follows"
 		}},
 	{regexp.MustCompile(`misaligned stack access`), func([]string) string {
 		return "a value on the stack is not at a multiple of its size"

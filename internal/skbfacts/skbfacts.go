@@ -28,17 +28,17 @@ const (
 
 const variable = abi.FactsVariable
 
-// Allowed are the ways that are used where the kernel has them. Tests take some away, as on older kernels.
+// Allowed are the methods that are used where the kernel has them. Tests take some away, as on older kernels.
 var Allowed = All
 
-// Prepare chooses the ways that the running kernel has, and returns what a collection has to be loaded with. Without
+// Prepare chooses the methods that the running kernel has, and returns what a collection has to be loaded with. Without
 // BTF there is none, and under lockdown no Read: programs then infer what they can.
 func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 	v := spec.Variables[variable]
 	if v == nil {
 		return ebpf.ProgramOptions{}, nil
 	}
-	ways, types := None, nobody
+	ways, types := None, noTypes
 	if kernel, err := kernelTypes(); err == nil {
 		// Said here, so that the types of all modules needn't be read.
 		ways, types = Allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
@@ -65,8 +65,8 @@ func available(kernel *btf.Spec) (ways Ways) {
 	return ways
 }
 
-// nobody stands in for the types of a kernel that has no BTF: what is said of them is in no program that runs.
-var nobody = sync.OnceValues(func() (*btf.Spec, error) {
+// noTypes replaces the types of a kernel that has no BTF: what is said of them is in no program that runs.
+var noTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	u8 := &btf.Int{Name: "unsigned char", Size: 1}
 	u16 := &btf.Int{Name: "unsigned short", Size: 2}
 	u32 := &btf.Int{Name: "unsigned int", Size: 4}

@@ -260,7 +260,7 @@ func fill(s *ir.Struct, into []byte, fields []int, values [][]byte) {
 	}
 }
 
-// hops gives a row the ways to its destinations.
+// hops gives a row the next hops to its destinations.
 func (p *preparer) hops(s *ir.Struct, value []byte) {
 	for _, m := range s.Members {
 		if m.Hidden && m.Type.Kind == ir.Hop {

@@ -354,7 +354,7 @@ func (r *row) judge(state *sim.Relay) []string {
 			typ = ir.UintType(64)
 		}
 		want := g.bytes
-		if typ.Kind == ir.NextHop { // the way to it is not the test's business
+		if typ.Kind == ir.NextHop { // the next hop is not the test's business
 			got, want = got[abi.NextHopAddr:], want[abi.NextHopAddr:]
 			typ = ir.AddrType
 		}

@@ -30,18 +30,18 @@ import (
 // in front of it. Watches write down what they see of struct sk_buff. All happens in the thread's namespace and, most
 // often, inside of the system call that sends.
 type Live struct {
-	relay   *Relay
-	out     uint32
-	ring    *ring
-	records *ebpf.Map
-	layout  skbLayout
-	ways    map[string]*entrance
-	progs   []*ebpf.Program
-	links   []link.Link
-	marks   uint32
-	dropped uint64
-	seen    []Seen
-	bytes   []byte
+	relay     *Relay
+	out       uint32
+	ring      *ring
+	records   *ebpf.Map
+	layout    skbLayout
+	entrances map[string]*entrance
+	progs     []*ebpf.Program
+	links     []link.Link
+	marks     uint32
+	dropped   uint64
+	seen      []Seen
+	bytes     []byte
 }
 
 // entrance is where packets for one program come in.
@@ -189,7 +189,7 @@ func memberBits(members []btf.Member, name string) (int, bool) {
 // Live puts the programs of a relay on devices of the network. Offload says whether the device that they send through
 // takes checksums and GSO packets as they are.
 func (n *Net) Live(r *Relay, offload bool) (*Live, error) {
-	l := &Live{relay: r, out: n.out, ways: map[string]*entrance{}}
+	l := &Live{relay: r, out: n.out, entrances: map[string]*entrance{}}
 	if err := l.open(offload); err != nil {
 		l.Close()
 		return nil, err
@@ -199,7 +199,7 @@ func (n *Net) Live(r *Relay, offload bool) (*Live, error) {
 
 // Close takes the devices away.
 func (l *Live) Close() {
-	for _, e := range l.ways {
+	for _, e := range l.entrances {
 		if e.fd >= 0 {
 			_ = unix.Close(e.fd)
 		}
@@ -207,7 +207,7 @@ func (l *Live) Close() {
 	for _, k := range l.links {
 		_ = k.Close()
 	}
-	for _, e := range l.ways {
+	for _, e := range l.entrances {
 		if e.dev != nil {
 			_ = netlink.LinkDel(e.dev)
 		}
@@ -260,7 +260,7 @@ func (l *Live) open(offload bool) (err error) {
 	}
 	for i, p := range l.relay.plan.Programs {
 		e := &entrance{fd: -1}
-		l.ways[p.Name] = e
+		l.entrances[p.Name] = e
 		dev := &netlink.Veth{
 			LinkAttrs: netlink.LinkAttrs{
 				Name: fmt.Sprintf("in%d", i), MTU: liveMTU, HardwareAddr: packet.DefaultSource[:],
@@ -438,7 +438,7 @@ func swap16(v uint16) uint16 { return v<<8 | v>>8 }
 // Send sends a packet to a program, and returns all that watches saw of it, in order. The error is ErrRefused where
 // the kernel doesn't take such a packet; where it finds out later, nothing is seen.
 func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
-	e := l.ways[program]
+	e := l.entrances[program]
 	if e == nil {
 		return nil, fmt.Errorf("the relay has no program %q", program)
 	}
@@ -506,7 +506,7 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 // after them.
 func (l *Live) Dropped() (bool, error) {
 	total := uint64(0)
-	for _, e := range l.ways {
+	for _, e := range l.entrances {
 		d, err := netlink.LinkByIndex(e.dev.Attrs().Index)
 		if err != nil {
 			return false, fmt.Errorf("read a device's counters: %w", err)

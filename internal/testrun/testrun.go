@@ -49,13 +49,13 @@ type Relay struct {
 	cpus  int
 	live  map[string]map[int]bool // by array: see mark
 
-	lists  map[string]*lists // by group: see groups.go
-	net    *Net              // where copies are taken; nil: nowhere
-	copies []Copy
-	sent   []byte // the copies' bytes
-	ring   *ring  // of events; nil where there are none
-	events []Event
-	told   []byte // the events' bytes
+	lists   map[string]*lists // by group: see groups.go
+	net     *Net              // where copies are taken; nil: nowhere
+	copies  []Copy
+	sent    []byte // the copies' bytes
+	ring    *ring  // of events; nil where there are none
+	events  []Event
+	records []byte // the events' bytes
 }
 
 // Load loads an object with settings in the layout of ir.Setting.Default; those that are not given take their default.
@@ -267,18 +267,18 @@ func (r *Relay) Events() []Event {
 	if r.ring == nil {
 		return nil
 	}
-	r.events, r.told = r.events[:0], r.told[:0]
+	r.events, r.records = r.events[:0], r.records[:0]
 	r.ring.drain(func(record []byte) {
 		if len(record) < abi.EventHeader {
 			return
 		}
-		at := len(r.told)
-		r.told = append(r.told, record...)
+		at := len(r.records)
+		r.records = append(r.records, record...)
 		e := Event{
 			Time:     binary.LittleEndian.Uint64(record),
 			Receiver: binary.LittleEndian.Uint32(record[8:]),
 			ID:       int(binary.LittleEndian.Uint16(record[12:])),
-			Record:   r.told[at:len(r.told):len(r.told)],
+			Record:   r.records[at:len(r.records):len(r.records)],
 		}
 		clear(e.Record[:8])
 		r.events = append(r.events, e)

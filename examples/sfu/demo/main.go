@@ -156,6 +156,6 @@ func table(ctx context.Context, w io.Writer, all []*guest, st server.Stats) erro
 	}
 	cam := st.Publishers[0]
 	fmt.Fprintf(w, "\nThe publisher sent %d packets; it was asked for a key frame %d times. Pictures begin with the "+
-		"first key frame behind the beginning.\n", cam.Packets, cam.AskedKey)
+		"first key frame after the beginning.\n", cam.Packets, cam.AskedKey)
 	return errors.Join(errs...)
 }

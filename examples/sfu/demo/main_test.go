@@ -19,7 +19,7 @@ func TestRun(t *testing.T) {
 	needs.Root(t)
 	var b strings.Builder
 	if err := run(&b, 3); err != nil {
-		t.Fatalf("%v, behind:\n%s", err, b.String())
+		t.Fatalf("%v, after:\n%s", err, b.String())
 	}
 	lines := 0
 	for line := range strings.Lines(b.String()) {

@@ -21,7 +21,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// role is the environment variable that tells a copy of the running program to be the server.
+// role is the environment variable that makes a copy of the running program the server.
 const role = "FASTRELAY_SFULAB"
 
 // Main lets the program that calls it first of all be started again as an SFU by Serve. Then it doesn't return.

@@ -61,7 +61,7 @@ func Gap(list []Seen) string {
 	for i := 1; i < len(list); i++ {
 		if a, b := list[i-1], list[i]; b.Sequence != a.Sequence+1 || b.SSRC != a.SSRC ||
 			b.PayloadType != a.PayloadType {
-			return fmt.Sprintf("packet %d is %+v, behind %+v", i, b, a)
+			return fmt.Sprintf("packet %d is %+v, after %+v", i, b, a)
 		}
 	}
 	return ""

@@ -29,7 +29,7 @@ type bench struct {
 
 	patience int         // so many packets pass before user space reads the ring of events; 0: it reads after each
 	waiting  int         // packets since it did
-	told     []sim.Event // what the model put into the ring since then
+	events   []sim.Event // what the model put into the ring since then
 }
 
 type logged struct {
@@ -70,8 +70,8 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *tes
 	return b, nil
 }
 
-// tell sets the model's clock to the kernel's.
-func (b *bench) tell(r *sim.Relay) error {
+// setClock sets the model's clock to the kernel's.
+func (b *bench) setClock(r *sim.Relay) error {
 	if b.kernel == nil {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (b *bench) close() {
 
 // start begins a round with the model's state.
 func (b *bench) start() error {
-	b.log, b.told, b.waiting = b.log[:0], b.told[:0], 0
+	b.log, b.events, b.waiting = b.log[:0], b.events[:0], 0
 	b.before.CopyState(b.model)
 	b.mirror.CopyState(b.model)
 	b.probe.CopyState(b.model)
@@ -130,7 +130,7 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 		return sim.Result{}, "", err
 	}
 	b.log = append(b.log, logged{program, p})
-	if err := b.tell(b.model); err != nil {
+	if err := b.setClock(b.model); err != nil {
 		return sim.Result{}, "", err
 	}
 	want, err := b.model.Run(program, p)
@@ -141,7 +141,7 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	if text := cmp.Or(compare(&p, got, want), compareCopies(got.Copies, want.Copies)); text != "" {
 		return want, text, nil
 	}
-	b.told = append(b.told, want.Events...)
+	b.events = append(b.events, want.Events...)
 	if b.waiting++; b.waiting > b.patience {
 		return want, b.readEvents(), nil
 	}
@@ -150,8 +150,8 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 
 // readEvents reads the ring, and returns how its records differ from the model's.
 func (b *bench) readEvents() string {
-	text := compareEvents(b.kernel.Events(), b.told)
-	b.told, b.waiting, b.model.RingUsed = b.told[:0], 0, 0
+	text := compareEvents(b.kernel.Events(), b.events)
+	b.events, b.waiting, b.model.RingUsed = b.events[:0], 0, 0
 	return text
 }
 

@@ -65,7 +65,7 @@ func (c *Case) putFanOut(b *bench, bytes func(string) []byte) error {
 		}
 		m.Group(saved.Group).Put(key, rows)
 	}
-	if err := b.tell(m); err != nil {
+	if err := b.setClock(m); err != nil {
 		return err
 	}
 	for _, saved := range c.Credits {

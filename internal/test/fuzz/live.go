@@ -153,7 +153,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 	}
 	var want []expected
 	var up, left []testrun.Seen
-	if err := b.tell(b.model); err != nil {
+	if err := b.setClock(b.model); err != nil {
 		return "", err
 	}
 	for _, p := range seen {
@@ -168,7 +168,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 				return fmt.Sprintf("%v: %s", err, show(&p.Packet)), nil
 			}
 			want = append(want, expected{p, res})
-			b.told = append(b.told, res.Events...)
+			b.events = append(b.events, res.Events...)
 		}
 	}
 	l.report.Packets++
@@ -338,13 +338,13 @@ func (l *live) beside(w *expected, got, want *sim.Packet) string {
 func (l *live) right(w *expected, got *sim.Packet) string {
 	// What a tunnel holds may be wrong. A packet for the next program may have headers that only that program knows.
 	_, before := datagram(w.came.Packet.Data)
-	_, behind := datagram(got.Data)
+	_, after := datagram(got.Data)
 	other := func(proto byte) bool { return proto != 6 && proto != 17 }
 	shorter := len(w.came.Packet.Data) - len(got.Data)
 	if w.res.Verdict != sim.VerdictSent && shorter != 0 {
 		return ""
 	}
-	if other(before) || other(behind) || shorter >= outerHeaders || !w.right() || w.cut(got) {
+	if other(before) || other(after) || shorter >= outerHeaders || !w.right() || w.cut(got) {
 		return ""
 	}
 	if wrong, known := judge(complete(got)); wrong != "" {

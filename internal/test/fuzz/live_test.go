@@ -47,7 +47,7 @@ func TestLiveAgrees(t *testing.T) {
 					r := runLive(t, c, d, config)
 					n := r.Verdicts
 					t.Logf("%d packets (%.0f a second), %d sent, %d passed, %d dropped, %d up; "+
-						"%d left a checksum, %d were super-packets; %d right behind the relay, %d not taken by the "+
+						"%d left a checksum, %d were super-packets; %d right after the relay, %d not taken by the "+
 						"kernel",
 						r.Packets, r.Rate(), n[sim.VerdictSent], n[sim.VerdictPass], n[sim.VerdictDrop],
 						n[sim.VerdictUp],

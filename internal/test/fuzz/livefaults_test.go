@@ -73,7 +73,7 @@ var liveFaults = []fault{
 		old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
 	{where: "back end", spec: "own", what: "a header that the spec doesn't name leaves its checksum",
 		plan: noGuard("partial_checksum")},
-	{where: "back end", spec: "turn", what: "a header that the spec doesn't name leaves its checksum, behind UDP",
+	{where: "back end", spec: "turn", what: "a header that the spec doesn't name leaves its checksum, after UDP",
 		plan: noGuard("partial_checksum")},
 	{where: "helper", spec: "turn", what: "headers move although a checksum is left", old: `__s32 grow = to - from;`,
 		new: `__s32 grow = to - from; how &= ~FR_PAYLOAD;`},

@@ -42,7 +42,7 @@ type header struct {
 	after  []*after
 	std    bool
 	fixed  bool // of fixed size
-	magic  bool // its first fields tell it from others
+	magic  bool // its first fields distinguish it from others
 	sums   bool // a checksum over all that follows
 	more   []string
 	tail   bool // a trailer

@@ -318,10 +318,11 @@ func (g *generator) userEntry(names *namer, stack []*entry) *entry {
 	last := stack[len(stack)-1]
 	var fit []*header
 	for _, h := range g.headers {
-		behind := func(p *header) bool { return h.follows(p) }
-		ok := last.all(behind) && !slices.ContainsFunc(stack, func(e *entry) bool { return slices.Contains(e.alts, h) })
+		follows := func(p *header) bool { return h.follows(p) }
+		ok := last.all(follows) &&
+			!slices.ContainsFunc(stack, func(e *entry) bool { return slices.Contains(e.alts, h) })
 		for i := len(stack) - 1; i > 0 && stack[i].optional; i-- {
-			ok = ok && stack[i-1].all(behind)
+			ok = ok && stack[i-1].all(follows)
 		}
 		if ok {
 			fit = append(fit, h)
@@ -331,8 +332,8 @@ func (g *generator) userEntry(names *namer, stack []*entry) *entry {
 		return nil
 	}
 	h := pick(g, fit)
-	told := func(h *header) bool { return h.magic || len(h.after) > 0 }
-	if told(h) && g.one(3) {
+	announced := func(h *header) bool { return h.magic || len(h.after) > 0 }
+	if announced(h) && g.one(3) {
 		for _, o := range fit {
 			if o != h {
 				if g.one(3) && len(g.groups) < 2 {
@@ -340,9 +341,9 @@ func (g *generator) userEntry(names *namer, stack []*entry) *entry {
 					g.groups = append(g.groups, gr)
 					return &entry{name: gr.name, text: fmt.Sprintf("%q", gr.name), alts: []*header{h, o}}
 				}
-				return g.entry(names, told(o) && g.one(3), h, o)
+				return g.entry(names, announced(o) && g.one(3), h, o)
 			}
 		}
 	}
-	return g.entry(names, told(h) && g.one(4), h)
+	return g.entry(names, announced(h) && g.one(4), h)
 }

@@ -93,7 +93,7 @@ func (s *scope) clone() *scope {
 	return &c
 }
 
-// askable are the optional things that a condition can ask for and be told: not one whose alternative is there.
+// askable are the optional things that a condition can ask for: not one whose alternative is there.
 func (s *scope) askable() []string {
 	return slices.DeleteFunc(slices.Clone(s.asks), s.excluded)
 }

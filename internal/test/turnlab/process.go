@@ -23,7 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// role is the environment variable that tells a copy of the running program to be something else.
+// role is the environment variable that gives a copy of the running program another role.
 const role = "FASTRELAY_TURNLAB"
 
 // Main lets the program that calls it first of all be started again as a TURN server by Serve, or to measure a

@@ -79,7 +79,7 @@ func checkPath(pins, path string, links int) error {
 		// The folder itself holds names that only its owner makes.
 		sticky := info.Mode()&fs.ModeSticky != 0 && !last
 		if mode := info.Mode().Perm(); mode&0o022 != 0 && !sticky {
-			who := "everybody"
+			who := "all users"
 			if mode&0o002 == 0 {
 				who = fmt.Sprintf("group %s", groupName(info.Sys().(*syscall.Stat_t).Gid))
 			}

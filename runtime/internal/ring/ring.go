@@ -61,7 +61,7 @@ const (
 )
 
 // Open maps the ring, and begins where its last reader has released the records. The first word of entry 0 of awake is
-// the flag that tells programs whether the reader is awake.
+// the flag that says to programs whether the reader is awake.
 func Open(m *ebpf.Map, awake *mapmem.Array) (_ *Reader, err error) {
 	page := os.Getpagesize()
 	mem := &memory{page: page}

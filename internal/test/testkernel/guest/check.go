@@ -144,7 +144,7 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 	return collection, nil
 }
 
-// loadWith loads the object, whose programs may learn of packets in some ways only.
+// loadWith loads the object, whose programs may learn of packets by some methods only.
 func (r *relay) loadWith(ways skbfacts.Ways) (*ebpf.Collection, error) {
 	skbfacts.Allowed = ways
 	defer func() { skbfacts.Allowed = skbfacts.All }()
