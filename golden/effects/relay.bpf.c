@@ -82,8 +82,8 @@ struct val_peers {
 
 _Static_assert(sizeof(struct val_peers) == 72, "layout of val_peers");
 
-/* event told */
-struct event_told {
+/* event report */
+struct event_report {
 	struct fr_event head;
 	__u32 number;
 	__u32 old;
@@ -93,7 +93,7 @@ struct event_told {
 	__u8 pad0[3];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct event_told) == 48, "layout of event_told");
+_Static_assert(sizeof(struct event_report) == 48, "layout of event_report");
 
 /* event gone */
 struct event_gone {
@@ -188,7 +188,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
-	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
+	/* {emit: report: {number: "number", old: "msg.number", size: "low(len(udp.payload), 1... */
 	__u64 said0 = be32(&msg->number);
 	__u64 said0_2 = !(be16(&msg->urgent) == 0);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -261,7 +261,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	fr_complete_end(skb, csum, 18, 30);
 
 	fr_count(reason_forward_sent, len);
-	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
+	struct event_report *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_report),
+							  0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
@@ -310,7 +311,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
-	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
+	/* {emit: report: {number: "number", old: "msg.number", size: "low(len(udp.payload), 1... */
 	__u64 said0 = be32(&msg->number);
 	__u64 said0_2 = !(be16(&msg->urgent) == 0);
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
@@ -374,7 +375,8 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
-	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
+	struct event_report *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_report),
+							  0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
@@ -583,7 +585,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
-	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
+	/* {emit: report: {number: "number", old: "msg.number", size: "low(len(udp.payload), 1... */
 	__u64 said0 = be32(&msg->number);
 	__u64 said0_2 = !(be16(&msg->urgent) == 0);
 	__be32 ipv6_version_to_flow_label =
@@ -648,7 +650,8 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	fr_complete_end(skb, csum, ETH_HLEN, 54);
 
 	fr_count(reason_forward_sent, len);
-	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
+	struct event_report *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_report),
+							  0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
@@ -697,7 +700,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__u64 next = fr_alloc(p->next, 2);
 	__u64 number = next & 0xffffffffULL;
 
-	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
+	/* {emit: report: {number: "number", old: "msg.number", size: "low(len(udp.payload), 1... */
 	__u64 said0 = be32(&msg->number);
 	__u64 said0_2 = !(be16(&msg->urgent) == 0);
 	__be16 ipv4_version_to_ecn =
@@ -769,7 +772,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_forward_sent, len);
-	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
+	struct event_report *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_report),
+							  0);
 	if (event0) {
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
