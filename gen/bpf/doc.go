@@ -2,21 +2,21 @@
 //
 // A program becomes short functions, which clang puts together again:
 //
-//	prog_P           is what the kernel calls: the lease, the link layer, and which headers follow
-//	prog_P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop,
-//	                 or one of the next
-//	prog_P_ipv4_udp  functions of the path, where it would become long (split.go)
-//	prog_P_…_send    which compute all that the packet that leaves needs, then change it, then send it (write.go)
-//	prog_P_fan1      which send it to a group: prog_P_turn1 runs once a receiver, prog_P_copy1 makes a copy
-//	                 (fanout.go)
+//	prog_P      is what the kernel calls: the lease, the link layer, and which headers follow
+//	P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop,
+//	            or one of the next
+//	P_ipv4_udp  functions of the path, where it would become long (split.go)
+//	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
+//	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy (fanout.go)
 //
 // Places in the packet have names: each header is a packed structure (headers.go) that the plan's HeaderParts give.
 // What differs from packet to packet in no way is in templates/fastrelay.h, and in
 // templates/fanout.h, which continues it.
 //
 // Variables, rows and members are called what the spec calls them, unless that means something in C (names.go). At file
-// scope names of a spec appear behind prefixes only (prog_, tbl_, key_, val_, grp_, rcv_, group_, receiver_, list_,
-// event_, set_, hdr_), and every other text of a spec only in comments that it can't end.
+// scope names of a spec appear behind prefixes (prog_, tbl_, key_, val_, grp_, rcv_, group_, receiver_, list_, event_,
+// set_, hdr_), but for the functions of a program, whose names begin with its own unless that is one of these; and every
+// other text of a spec appears only in comments that it can't end.
 //
 // # What the verifier wants
 //

@@ -14,10 +14,10 @@ import (
 
 // A fan-out becomes these functions:
 //
-//	prog_P_fan1   finds the group, saves the front of the packet, computes what all copies share, runs the loop, and
-//	              puts the packet right again
-//	prog_P_turn1  decides for one receiver: the kernel calls it by bpf_loop
-//	prog_P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
+//	P_fan1   finds the group, saves the front of the packet, computes what all copies share, runs the loop, and
+//	         puts the packet right again
+//	P_turn1  decides for one receiver: the kernel calls it by bpf_loop
+//	P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
 //
 // Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of
 // two kinds. Pointers stand in a structure on the stack of the first function, where the verifier knows what they are.

@@ -92,7 +92,8 @@ func (w *writer) lengths() {
 		return
 	}
 	w.oldLen, w.newLen = w.names.own("headers_len"), w.names.own("new_headers_len")
-	w.line("const __u32 %s = %d, %s = %d;", w.oldLen, rw.OldFront.Const, w.newLen, rw.NewFront.Const)
+	w.constant(w.oldLen, rw.OldFront.Const)
+	w.constant(w.newLen, rw.NewFront.Const)
 }
 
 // oldFront is the number of bytes in front of the payload that came.

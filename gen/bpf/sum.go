@@ -137,7 +137,7 @@ func (w *writer) joined(list []summand) []summand {
 	for i := 0; i < len(list); i++ {
 		for j := 0; j < len(list); j++ {
 			a, b := list[i], list[j]
-			if i == j || a.size != 2 || a.odd || b.odd || w.named(a) || w.named(b) {
+			if i == j || a.lit || a.size != 2 || a.odd || b.odd || w.named(a) || w.named(b) {
 				continue
 			}
 			if both, ok := w.join(a.scalar, b.scalar); ok {
@@ -189,7 +189,7 @@ func (w *writer) checksum(s *sum) {
 		return
 	}
 	old := fmt.Sprintf("ld16(%s)", w.place(s.Old))
-	if s.Absent {
+	if s.Absent && !s.Offloaded {
 		w.stmt(s.Pos, "__be16 %s = %s;", s.name("old_checksum"), old)
 		old = s.name("old_checksum")
 	}
@@ -200,6 +200,7 @@ func (w *writer) checksum(s *sum) {
 	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
 	if s.Offloaded {
 		w.offloaded(s, old, wasPseudo, nowPseudo)
+		old = s.name("csum") + ".old"
 	} else {
 		if s.Swap == nil {
 			wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
@@ -255,7 +256,7 @@ func (w *writer) offloaded(s *sum, old string, wasPseudo, nowPseudo []summand) {
 	if w.rw.Resize == ir.InPlace && !w.known.plain {
 		segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, field)
 		if s.Absent { // nobody makes up a checksum of a tunnel that has none
-			segmented = fmt.Sprintf("(%s && %s)", old, segmented)
+			segmented = fmt.Sprintf("(%s.old && %s)", s.name("csum"), segmented)
 		}
 		w.line("%s.partial = %s.partial || %s;", s.name("csum"), s.name("csum"), segmented)
 	}
@@ -280,7 +281,7 @@ func (s *sum) at(o ir.Off) string {
 		what = "new_checksum_at"
 	}
 	if s.names[what] == "" {
-		s.w.line("const __u32 %s = %d;", s.name(what), o.Const)
+		s.w.constant(s.name(what), o.Const)
 	}
 	return s.name(what)
 }

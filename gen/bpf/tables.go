@@ -98,8 +98,15 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 	out := append(head("__u64 ", "void *to, const void *from"), "\t__u64 all = 0;", "")
 	out[1] = strings.Replace(out[1], "find_", "copy_", 1)
 	for _, m := range t.Value.Members {
-		off := m.Off
-		for _, n := range memberPieces(m.Type) {
+		off, size := m.Off, m.Type.Size
+		switch m.Type.Kind {
+		case ir.Endpoint:
+			out, size = append(out, fmt.Sprintf("\tFR_COPY_ENDPOINT(%d);", off)), 0
+		case ir.Hop, ir.NextHop:
+			out = append(out, fmt.Sprintf("\tFR_COPY_HOP(%d);", off))
+			off, size = off+abi.HopSize, size-abi.HopSize
+		}
+		for _, n := range pieces(0, size) {
 			out = append(out, fmt.Sprintf("\tFR_COPY(%d, %d);", 8*n, off))
 			off += n
 		}
@@ -115,19 +122,6 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		"\tenum fr_found found = "+lookup+";",
 		"",
 		"\treturn found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;", "}")
-}
-
-// memberPieces cuts a member into the pieces that programs read it in.
-func memberPieces(t ir.Type) []int {
-	switch t.Kind {
-	case ir.Endpoint:
-		return []int{8, 8, 2}
-	case ir.Hop:
-		return []int{8, 8, 4}
-	case ir.NextHop:
-		return []int{8, 8, 4, 8, 8}
-	}
-	return pieces(0, t.Size)
 }
 
 // learnedTables numbers the tables that programs both write to and read copies of rows from.

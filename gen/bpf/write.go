@@ -31,6 +31,7 @@ func (f *function) forward(s *ir.Forward) {
 	w.coverAll(f, s.Pos)
 	w.render()
 	w.newPointers()
+	w.declareConstants()
 	w.name = f.path + "_send"
 	if w.rw.Family != 0 {
 		w.name += fmt.Sprintf("_ipv%d", w.rw.Family)
@@ -148,18 +149,20 @@ type writer struct {
 	fx     *effects
 	linked bool // link-layer addresses are written
 	// values have no names: they are read where they are used, since what they are read from stays
-	inPlace bool
-	newAt   int               // where the pointers to headers that leave are declared
-	beside  map[string]string // names of what is written beside the packet: its priority and its mark
-	oldLen  string            // names of the bytes of headers that came, and that leave; empty where they vary
-	newLen  string
-	cells   []cell
-	sums    []*sum
-	changed bool              // the packet has changed: what fails now drops it
-	moves   bool              // helpers were called that may have moved the packet
-	checked int               // bytes of the packet that leaves which are in bounds, since fr_resize
-	asked   string            // the variable that says where a checksum is left to a device, where it has asked
-	terms   map[string]string // values that only checksums need, by name
+	inPlace     bool
+	newAt       int               // where the pointers to headers that leave are declared
+	beside      map[string]string // names of what is written beside the packet: its priority and its mark
+	oldLen      string            // names of the bytes of headers that came, and that leave; empty where they vary
+	newLen      string
+	cells       []cell
+	sums        []*sum
+	changed     bool              // the packet has changed: what fails now drops it
+	moves       bool              // helpers were called that may have moved the packet
+	constants   []string          // offsets and lengths that have names
+	constantsAt int               // where they are declared
+	checked     int               // bytes of the packet that leaves which are in bounds, since fr_resize
+	asked       string            // the variable that says where a checksum is left to a device, where it has asked
+	terms       map[string]string // values that only checksums need, by name
 }
 
 // cell is a store into the front of the packet that leaves.
@@ -231,6 +234,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 func (w *writer) render() {
 	rw := w.rw
 	w.line("__u32 len = skb->len;")
+	w.constantsAt = len(w.lines)
 	w.lengths()
 	w.fx.before()
 	w.compute()
@@ -332,8 +336,13 @@ func (w *writer) packet(o ir.Off, size int) scalar {
 	return scalar{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.place(o)), load: &o}
 }
 
-// join makes one scalar of two that are neighbours in the packet that came, as large as both.
+// join makes one scalar of two, as large as both, that are constants or neighbours in the packet that came.
 func (w *writer) join(a, b scalar) (scalar, bool) {
+	if a.lit && b.lit && a.size == b.size && a.size <= 4 && !a.le && !b.le {
+		both := literal(reverse(a.v, a.size)<<(8*a.size)|reverse(b.v, b.size), 2*a.size, false)
+		both.want = a.want
+		return both, true
+	}
 	if a.load == nil || b.load == nil || a.size != b.size || a.size > 4 || *b.load != plus(*a.load, a.size) {
 		return scalar{}, false
 	}
@@ -381,17 +390,9 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		w.fail("an integer of %d bytes", size)
 		return nil
 	}
-	swaps := map[int]string{2: "bpf_htons", 4: "bpf_htonl", 8: "bpf_cpu_to_be64"}
 	switch e := e.(type) {
 	case *ir.Const:
-		s := scalar{size: size, lit: true, v: e.V}
-		if size > 1 && !little {
-			s.v = reverse(e.V, size)
-			s.code = fmt.Sprintf("%s(%s)", swaps[size], number(e.V))
-		} else {
-			s.code = number(e.V)
-		}
-		return []scalar{s}
+		return []scalar{literal(e.V, size, little)}
 	case *ir.Load:
 		if e.Bit == 0 && e.Bits == 8*size && (e.Little == little || size == 1) {
 			s := w.packet(e.Off, size)
@@ -403,6 +404,17 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		return []scalar{{size: size, code: w.expr(e), le: little}}
 	}
 	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e))}}
+}
+
+// swaps are the macros that put an integer into the order of bytes that packets have.
+var swaps = map[int]string{2: "bpf_htons", 4: "bpf_htonl", 8: "bpf_cpu_to_be64"}
+
+// literal is a constant.
+func literal(v uint64, size int, little bool) scalar {
+	if size == 1 || little {
+		return scalar{size: size, code: number(v), lit: true, v: v, le: little}
+	}
+	return scalar{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], number(v)), lit: true, v: reverse(v, size)}
 }
 
 // reverse swaps the bytes of an integer of size bytes.
@@ -614,6 +626,18 @@ func (w *writer) newPlace(o ir.Off) string {
 func (w *writer) newPointers() {
 	if pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true }); len(pointers) > 0 {
 		w.lines = slices.Insert(w.lines, w.newAt, append(pointers, "")...)
+	}
+}
+
+// constant names an offset or a length.
+func (w *writer) constant(name string, n int) {
+	w.constants = append(w.constants, fmt.Sprintf("%s = %d", name, n))
+}
+
+// declareConstants puts the constants at the head of the function.
+func (w *writer) declareConstants() {
+	if len(w.constants) > 0 {
+		w.lines = slices.Insert(w.lines, w.constantsAt, "\tconst __u32 "+strings.Join(w.constants, ", ")+";")
 	}
 }
 
