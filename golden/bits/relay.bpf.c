@@ -85,20 +85,19 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
 	__be16 odd_label_flag = bpf_htons(((be64(&odd->wide) & 0xfffff & 0x7fff) << 1) |
 					  (be8(odd->version_to_flag + 2) & 1));
 	__u32 odd_offset = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL;
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
@@ -109,7 +108,7 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 			  ((__u64)ld32(&odd->offset) << 8), (__u64)odd_version_label +
 			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
 			  ((__u64)value_3 << 8) + value_4);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = fr_complete_begin(skb, 40, 9);
@@ -227,6 +226,7 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
 	__be16 odd_label_flag = bpf_htons(((be64(&odd->wide) & 0xfffff & 0x7fff) << 1) |
 					  (be8(odd->version_to_flag + 2) & 1));
@@ -240,7 +240,6 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;

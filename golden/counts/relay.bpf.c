@@ -95,15 +95,9 @@ static __always_inline __u64 copy_by_ssrc(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY(64, 18);
-	FR_COPY(64, 26);
-	FR_COPY(16, 34);
-	FR_COPY(64, 36);
-	FR_COPY(64, 44);
-	FR_COPY(32, 52);
+	FR_COPY_ENDPOINT(0);
+	FR_COPY_ENDPOINT(18);
+	FR_COPY_HOP(36);
 	FR_COPY(32, 56);
 	FR_COPY(32, 60);
 	return all;
@@ -152,7 +146,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 54;
+	const __u32 headers_len = 50, new_headers_len = 54, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -167,19 +161,17 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port + udp_length +
 			  outer_length + rtcp_length + 0xefbe);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -207,8 +199,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 		fr_link(data, &s->hop_peer);
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -240,7 +231,8 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 74;
+	const __u32 headers_len = 50, new_headers_len = 74, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -259,7 +251,6 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -297,7 +288,6 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -454,7 +444,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 74;
+	const __u32 headers_len = 70, new_headers_len = 74, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -476,7 +466,6 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -532,7 +521,8 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 54;
+	const __u32 headers_len = 70, new_headers_len = 54, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
@@ -552,7 +542,6 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -582,8 +571,7 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -597,7 +585,6 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);

@@ -269,8 +269,7 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	struct hdr_short *new_short = data + 42;
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));

@@ -114,19 +114,13 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY(64, 18);
-	FR_COPY(64, 26);
-	FR_COPY(16, 34);
+	FR_COPY_ENDPOINT(0);
+	FR_COPY_ENDPOINT(18);
 	FR_COPY(32, 36);
 	FR_COPY(32, 40);
 	FR_COPY(32, 44);
 	FR_COPY(32, 48);
-	FR_COPY(64, 52);
-	FR_COPY(64, 60);
-	FR_COPY(32, 68);
+	FR_COPY_HOP(52);
 	return all;
 }
 
@@ -171,6 +165,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
@@ -200,19 +195,17 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 msg_topic = bpf_htons(topic & 0xffff);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
 			  ld16(&msg->topic), (__u64)udp_src_port + udp_dst_port + msg_number +
 			  msg_topic);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -243,8 +236,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	if (direct)
 		fr_link(data, &p->hop_peer);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -293,7 +285,8 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 70;
+	const __u32 headers_len = 50, new_headers_len = 70, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
@@ -331,7 +324,6 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -367,7 +359,6 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	st16(&new_msg->topic, msg_topic);
 	st16(&new_msg->urgent, msg_urgent);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
@@ -568,6 +559,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
@@ -605,7 +597,6 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
@@ -682,7 +673,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 50;
+	const __u32 headers_len = 70, new_headers_len = 50, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
 	__u32 credit0 = fr_credit(p->quota, 0);
@@ -721,7 +713,6 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
@@ -751,8 +742,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -764,7 +754,6 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_msg->urgent, msg_urgent);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);

@@ -200,8 +200,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(new_tag->stream, ld32(saved_tag->stream));
 	st16(&new_tag->sequence, ld16(&saved_tag->sequence));
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
@@ -257,8 +256,7 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	struct hdr_tag *new_tag = data + 42;
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));

@@ -88,7 +88,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_seal *seal = data + 42;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 50;
+	const __u32 headers_len = 46, new_headers_len = 50, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -104,17 +104,15 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 shim_size = bpf_htons((payload_len - 3) + 4);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)udp_length + shim_length + shim_size);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -236,7 +234,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_seal *seal = data + 62;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 70;
+	const __u32 headers_len = 66, new_headers_len = 70, udp_checksum_at = 60;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -260,7 +258,6 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)ipv6_payload_length + shim_length +

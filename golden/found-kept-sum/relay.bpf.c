@@ -86,9 +86,7 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;
@@ -397,7 +395,8 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	struct hdr_unit *unit = data + 46;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 46;
+	const __u32 headers_len = 50, new_headers_len = 46, udp_checksum_at = 44,
+		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
@@ -408,17 +407,15 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	__be32 unit_version_number_unit_checksum = ld32(&unit->version);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 44;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, udp_length);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -451,7 +448,6 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	st32(&new_unit->version, unit_version_number_unit_checksum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -561,7 +557,8 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	struct hdr_unit *unit = data + 66;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 66;
+	const __u32 headers_len = 70, new_headers_len = 66, udp_checksum_at = 64,
+		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
@@ -581,7 +578,6 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 64;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, ipv6_payload_length);
@@ -612,7 +608,6 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	st16(&new_udp->length, ipv6_payload_length);
 	st32(&new_unit->version, unit_version_number_unit_checksum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);

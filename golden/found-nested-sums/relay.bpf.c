@@ -82,6 +82,7 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | 1);
 	__be32 unit_id = bpf_htonl(be32(&unit->id) ^ 0x12345678);
 
@@ -93,18 +94,16 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 					   (__u64)unit_kind_hops + unit_id);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)old_unit_kind_hops + ld16(&unit->checksum) +
 			  old_unit_id, (__u64)unit_kind_hops + unit_checksum + unit_id);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = fr_complete_begin(skb, 40, 10);
@@ -194,6 +193,7 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | 1);
 	__be32 unit_id = bpf_htonl(be32(&unit->id) ^ 0x12345678);
 
@@ -212,7 +212,6 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)old_unit_kind_hops + ld16(&unit->checksum) +

@@ -85,7 +85,7 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 45;
+	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -98,14 +98,12 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 	__be16 udp_length = bpf_htons(payload_len + 11);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)udp_src_port_udp_dst_port +
 						 old_udp_length));
@@ -113,7 +111,7 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
 					 udp_length + udp_csum.new_pseudo + 0x204);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -231,7 +229,7 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 65;
+	const __u32 headers_len = 62, new_headers_len = 65, udp_checksum_at = 60;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -252,7 +250,6 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)udp_src_port_udp_dst_port +
@@ -425,11 +422,11 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(payload_len + (named_id_end - 14));
 	__be16 udp_length = bpf_htons(payload_len + (named_id_end - 34));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 region_sum = fr_sum64(skb, 43, named_id_size);
 	__u64 odd_sum = ld16(tag->id);
 	if (((named_id_end - 34) & 1) != 0)
@@ -443,8 +440,7 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_named_size = ld8(&named->size);
@@ -456,7 +452,7 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + old_named_size +
 					 udp_csum.new_pseudo);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -600,6 +596,7 @@ static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (named_id_end - 54));
 
 	/* udp.checksum */
@@ -618,7 +615,6 @@ static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, 
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);

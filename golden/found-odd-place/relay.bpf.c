@@ -86,11 +86,11 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__u8 named_kind = be8(&named->kind) ^ 90;
 	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum = ld8(&named->kind);
 	if (((named_id_end - 34) & 1) != 0)
 		odd_sum <<= 8;
@@ -108,11 +108,10 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -227,6 +226,7 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__u8 named_kind = be8(&named->kind) ^ 90;
 	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
 
@@ -250,7 +250,6 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);

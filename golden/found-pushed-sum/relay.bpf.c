@@ -83,7 +83,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 46;
+	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -102,16 +102,14 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 					   old_ipv4_src + seal_id + 0x6834);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)udp_length + seal_id + seal_checksum);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -224,7 +222,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66;
+	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
@@ -250,7 +248,6 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)ipv6_payload_length + seal_id +

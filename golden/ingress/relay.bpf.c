@@ -105,9 +105,7 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;
@@ -131,9 +129,7 @@ static __always_inline __u64 copy_groups(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;
@@ -725,6 +721,7 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = ld32(ipv4->src);
@@ -732,17 +729,15 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	fr_csum_set_not_0(&udp_csum, 0, 0);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -767,8 +762,7 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	if (direct)
 		fr_link(data, hop_1);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -794,23 +788,22 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ldv32(set_self + 12);
 	__be32 ipv4_dst = ld32(ipv4->src);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	fr_csum_set_not_0(&udp_csum, 0, 0);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -835,8 +828,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 	if (direct)
 		fr_link(data, hop_2);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -1046,6 +1038,7 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -1061,7 +1054,6 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 		0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
@@ -1109,6 +1101,7 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -1123,7 +1116,6 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
 		fr_add128(ipv6_dst) + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);

@@ -115,9 +115,7 @@ static __always_inline __u64 copy_backends(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;

@@ -216,8 +216,7 @@ static __always_inline long room_copy1(struct room_same1 *same, struct __sk_buff
 	struct hdr_msg *new_msg = data + 42;
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
@@ -289,8 +288,7 @@ static __always_inline long room_copy2(struct room_same1 *same, struct __sk_buff
 
 	fr_link(data, &r->hop_remote);
 	st64(new_msg->stream_kind, ld64(saved_msg->stream_kind));
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));

@@ -103,9 +103,7 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;
@@ -129,15 +127,9 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY(64, 18);
-	FR_COPY(64, 26);
-	FR_COPY(16, 34);
-	FR_COPY(64, 36);
-	FR_COPY(64, 44);
-	FR_COPY(32, 52);
+	FR_COPY_ENDPOINT(0);
+	FR_COPY_ENDPOINT(18);
+	FR_COPY_HOP(36);
 	return all;
 }
 
@@ -182,6 +174,7 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = at_tun_options_end + 20;
 
 	__u32 len = skb->len;
+	const __u32 inside_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
@@ -192,17 +185,16 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* inside.checksum */
-	__be16 inside_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), inside_old_checksum,
+	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), ld16(&udp->checksum),
 					     inside_old_pseudo, inside_new_pseudo);
 	fr_csum_set_not_0(&inside_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
 			  (__u64)udp_src_port + udp_length);
-	if (!inside_old_checksum) /* no checksum came, none leaves */
+	if (!inside_csum.old) /* no checksum came, none leaves */
 		inside_csum.new = 0;
 
 	/* inner.checksum */
@@ -244,7 +236,6 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&inside_csum));
 	st16(&new_ipv4->checksum, inner_checksum);
-	const __u32 inside_new_checksum_at = 40;
 	if (fr_finish(skb, inside_new_checksum_at, &inside_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_decapsulate_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
@@ -482,6 +473,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 34);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -498,7 +490,6 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum = flow_id;
 	if (((tun_options_end - 34) & 1) != 0)
 		odd_sum <<= 8;
@@ -517,8 +508,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
 						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
@@ -528,7 +518,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
 					 udp_length + flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -564,8 +554,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 		fr_link(data, &p->hop_remote);
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -596,6 +585,7 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40, udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -629,7 +619,6 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -679,7 +668,6 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 54);
@@ -828,6 +816,7 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -864,7 +853,6 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -932,6 +920,7 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60, udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
@@ -966,7 +955,6 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -1009,8 +997,7 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -1023,7 +1010,6 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 34);
@@ -1216,11 +1202,11 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(payload_len + (tun_options_end - 14));
 	__be16 udp_length = bpf_htons(payload_len + (tun_options_end - 34));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 region_sum = fr_sum64(skb, 43, tun_options_size);
 	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
 	__u64 odd_sum = region_sum_2;
@@ -1232,8 +1218,7 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
 	__u8 old_tun_n = ld8(&tun->n);
@@ -1245,7 +1230,7 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
 					 ((__u64)region_sum_3 << 8) + old_tun_n +
 					 udp_csum.new_pseudo);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -1393,6 +1378,7 @@ static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (tun_options_end - 54));
 
 	/* udp.checksum */
@@ -1409,7 +1395,6 @@ static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);

@@ -115,12 +115,8 @@ static __always_inline __u64 copy_senders(void *to, const void *from)
 	__u64 all = 0;
 
 	FR_COPY(32, 0);
-	FR_COPY(64, 4);
-	FR_COPY(64, 12);
-	FR_COPY(16, 20);
-	FR_COPY(64, 24);
-	FR_COPY(64, 32);
-	FR_COPY(32, 40);
+	FR_COPY_ENDPOINT(4);
+	FR_COPY_HOP(24);
 	return all;
 }
 
@@ -255,8 +251,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	struct hdr_tag *new_tag = data + 42;
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
@@ -392,6 +387,7 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
 	__u32 credit0 = fr_credit(s->budget, 0);
@@ -410,16 +406,14 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	__be16 udp_dst_port = bpf_htons(s->to.port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ipv4.checksum */
@@ -449,8 +443,7 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 
 	if (direct)
 		fr_link(data, &s->hop_to);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -843,7 +836,7 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 	struct hdr_loose *loose = data + 42;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 44, new_headers_len = 42;
+	const __u32 headers_len = 44, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -854,19 +847,17 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((loose_end - 34) & 1) != 0);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
 			  ld16(&loose->length) + udp_cut_off, (__u64)udp_dst_port + udp_length);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ipv4.checksum */
@@ -892,8 +883,7 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 		fr_link(data, &s->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);

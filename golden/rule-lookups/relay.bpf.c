@@ -151,12 +151,8 @@ static __always_inline __u64 copy_first(void *to, const void *from)
 	__u64 all = 0;
 
 	FR_COPY(8, 0);
-	FR_COPY(64, 2);
-	FR_COPY(64, 10);
-	FR_COPY(16, 18);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
-	FR_COPY(32, 36);
+	FR_COPY_ENDPOINT(2);
+	FR_COPY_HOP(20);
 	return all;
 }
 
@@ -200,12 +196,8 @@ static __always_inline __u64 copy_second(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY(64, 20);
-	FR_COPY(64, 28);
-	FR_COPY(32, 36);
+	FR_COPY_ENDPOINT(0);
+	FR_COPY_HOP(20);
 	return all;
 }
 
@@ -299,6 +291,7 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = ld32(a->to.addr + 12);
@@ -306,16 +299,14 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	__be16 udp_dst_port = bpf_htons(a->to.port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ipv4.checksum */
@@ -341,8 +332,7 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 
 	if (direct)
 		fr_link(data, &a->hop_to);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -365,6 +355,7 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = ld32(c->to.addr + 12);
@@ -372,16 +363,14 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	__be16 udp_dst_port = bpf_htons(c->to.port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ipv4.checksum */
@@ -407,8 +396,7 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 
 	if (direct)
 		fr_link(data, &c->hop_to);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -723,8 +711,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	struct hdr_msg *new_msg = data + 42;
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
@@ -777,8 +764,7 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 
 	fr_link(data, &r->hop_remote);
 	st8(&new_msg->kind, ld8(&saved_msg->kind));
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));

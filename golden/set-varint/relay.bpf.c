@@ -122,12 +122,12 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
 		stream_offset_size));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
 	if (((stream_id_end - 34) & 1) != 0)
@@ -140,13 +140,12 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
 			  (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
 			  stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -182,22 +181,21 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
 			  fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
 			  fr_odd64(stream_id));
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -388,6 +386,7 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
 		stream_offset_size));
@@ -407,7 +406,6 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
@@ -447,6 +445,7 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
@@ -457,7 +456,6 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,

@@ -191,8 +191,7 @@ static __always_inline long reflect_copy1(struct reflect_same1 *same, struct __s
 
 	fr_link(data, &r->hop_remote);
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)));
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));

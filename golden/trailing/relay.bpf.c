@@ -104,9 +104,7 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;
@@ -182,6 +180,7 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = ld32(ipv4->src);
@@ -189,17 +188,15 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
-		(udp_old_checksum && fr_is_segmented(skb, partial, udp_checksum_at));
+		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	fr_csum_set_not_0(&udp_csum, 0, 0);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -224,8 +221,7 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	if (direct)
 		fr_link(data, hop_1);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -340,6 +336,7 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -355,7 +352,6 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 		0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
@@ -829,8 +825,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	struct hdr_udp *new_udp = data + 34;
 
 	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));

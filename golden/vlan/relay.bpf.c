@@ -82,9 +82,7 @@ static __always_inline __u64 copy_tenants(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(32, 16);
+	FR_COPY_HOP(0);
 	FR_COPY(64, 20);
 	FR_COPY(64, 28);
 	return all;
@@ -375,7 +373,8 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	struct hdr_udp *udp = data + 38;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 42;
+	const __u32 headers_len = 46, new_headers_len = 42, udp_checksum_at = 44,
+		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
@@ -385,17 +384,15 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 44;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, udp_length);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -426,7 +423,6 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -526,7 +522,8 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	struct hdr_udp *udp = data + 58;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 62;
+	const __u32 headers_len = 66, new_headers_len = 62, udp_checksum_at = 64,
+		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
 	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
@@ -545,7 +542,6 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 64;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, ipv6_payload_length);
@@ -574,7 +570,6 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);

@@ -472,6 +472,20 @@ enum fr_found {
 		all |= v;                                                                          \
 	} while (0)
 
+/* Members of more than one piece. */
+#define FR_COPY_ENDPOINT(off)                                                                      \
+	do {                                                                                       \
+		FR_COPY(64, off);                                                                  \
+		FR_COPY(64, (off) + 8);                                                            \
+		FR_COPY(16, (off) + 16);                                                           \
+	} while (0)
+#define FR_COPY_HOP(off)                                                                           \
+	do {                                                                                       \
+		FR_COPY(64, off);                                                                  \
+		FR_COPY(64, (off) + 8);                                                            \
+		FR_COPY(32, (off) + 16);                                                           \
+	} while (0)
+
 /* Which word of fr_lease counts a table's changes. */
 enum fr_changes {
 	FR_CHANGES = __builtin_offsetof(struct fr_lease, changes),

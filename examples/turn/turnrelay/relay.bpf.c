@@ -110,15 +110,9 @@ static __always_inline __u64 copy_by_channel(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY(64, 18);
-	FR_COPY(64, 26);
-	FR_COPY(16, 34);
-	FR_COPY(64, 36);
-	FR_COPY(64, 44);
-	FR_COPY(32, 52);
+	FR_COPY_ENDPOINT(0);
+	FR_COPY_ENDPOINT(18);
+	FR_COPY_HOP(36);
 	FR_COPY(32, 56);
 	FR_COPY(32, 60);
 	return all;
@@ -145,16 +139,10 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 {
 	__u64 all = 0;
 
-	FR_COPY(64, 0);
-	FR_COPY(64, 8);
-	FR_COPY(16, 16);
-	FR_COPY(64, 18);
-	FR_COPY(64, 26);
-	FR_COPY(16, 34);
+	FR_COPY_ENDPOINT(0);
+	FR_COPY_ENDPOINT(18);
 	FR_COPY(16, 36);
-	FR_COPY(64, 40);
-	FR_COPY(64, 48);
-	FR_COPY(32, 56);
+	FR_COPY_HOP(40);
 	FR_COPY(32, 60);
 	FR_COPY(32, 64);
 	return all;
@@ -204,7 +192,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_channel_data *channel_data = data + 42;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 42;
+	const __u32 headers_len = 46, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -215,21 +203,19 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
 			  udp_dst_port + udp_length);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -255,8 +241,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 		fr_link(data, &ch->hop_peer);
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -284,7 +269,8 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_channel_data *channel_data = data + 42;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 62;
+	const __u32 headers_len = 46, new_headers_len = 62, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -299,7 +285,6 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
@@ -332,7 +317,6 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, ipv6_payload_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -475,7 +459,7 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 	struct hdr_channel_data *channel_data = data + 62;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 62;
+	const __u32 headers_len = 66, new_headers_len = 62, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -493,7 +477,6 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
@@ -545,7 +528,8 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	struct hdr_channel_data *channel_data = data + 62;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 42;
+	const __u32 headers_len = 66, new_headers_len = 42, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
@@ -561,7 +545,6 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
@@ -591,8 +574,7 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -601,7 +583,6 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_udp->length, udp_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -794,7 +775,7 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 46;
+	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -807,19 +788,17 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
 			  (__u64)udp_src_port + udp_dst_port + udp_length + channel_data_number +
 			  channel_data_length);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	/* ip.checksum */
@@ -846,8 +825,7 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 		fr_link(data, &ch->hop_client);
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -875,7 +853,8 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 34;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 66;
+	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40,
+		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
@@ -892,7 +871,6 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
@@ -926,7 +904,6 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	st16(&new_channel_data->number, channel_data_number);
 	st16(&new_channel_data->length, channel_data_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	const __u32 udp_new_checksum_at = 60;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
@@ -1048,7 +1025,7 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66;
+	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -1068,7 +1045,6 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
@@ -1119,7 +1095,8 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 54;
 
 	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 46;
+	const __u32 headers_len = 62, new_headers_len = 46, udp_checksum_at = 60,
+		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
@@ -1137,7 +1114,6 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
@@ -1166,8 +1142,7 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->total_length, ipv4_total_length);
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
@@ -1178,7 +1153,6 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_channel_data->length, channel_data_length);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	const __u32 udp_new_checksum_at = 40;
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
