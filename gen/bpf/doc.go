@@ -15,7 +15,7 @@
 //
 // Variables, rows and members are called what the spec calls them, unless that means something in C (names.go). At file
 // scope names of a spec appear behind prefixes (prog_, tbl_, key_, val_, grp_, rcv_, group_, receiver_, list_, event_,
-// set_, hdr_), but for the functions of a program, whose names begin with its own unless that is one of these; and every
+// set_, hdr_), but for the functions of a program, whose names begin with its own unless that is one of these; every
 // other text of a spec appears only in comments that it can't end.
 //
 // # What the verifier wants

@@ -95,8 +95,8 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 
 // unusable is the reason for which a packet can't leave through a hop. The helper adds to the first one.
 func (p *program) unusable(helper, hop string, s *ir.CheckHop, more ...abi.HopState) string {
-	states := append([]abi.HopState{ir.HopNone, ir.HopLocal, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit}, more...)
-	for i, state := range states {
+	states := []abi.HopState{ir.HopNone, ir.HopLocal, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit}
+	for i, state := range append(states, more...) {
 		if s.Reasons[state] != s.Reasons[ir.HopNone]+i {
 			p.fail("the reasons at %s aren't in the order of states: %v", s.Pos, s.Reasons)
 		}

@@ -110,9 +110,9 @@ func (k known) both(l known) known {
 }
 
 func (r *renderer) program(p *ir.Program) programData {
-	prog := &program{splits: splits(p),
-		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{},
-		read: readersOf(p.Body),
+	prog := &program{
+		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name), splits: splits(p),
+		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
