@@ -16,7 +16,7 @@ PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/ab
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools clean
+.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools quic clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ fuzz: build ## random packets through the model and the kernel for TIME=60s, the
 fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 	@tools/ensure root
 	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/test/specgen -args -specs $(N) -seed $(SEED)
+
+quic: ## the fork of quic-go, fetched and patched into runtime/quic/quic-go (runtime/quic/README.md)
+	@cd runtime/quic && $(GO) run ./cmd/quicfork quic-go
 
 release: ## static binaries for Linux, macOS and Windows in dist/, with checksums; VERSION=v0.1.0 says the version
 	@$(GO) run ./tools/release -version '$(VERSION)' -o dist
