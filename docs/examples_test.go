@@ -32,7 +32,7 @@ sessions: channel: {
 }
 `
 	viewers = `
-groups: viewers: {key: server: "endpoint", receiver: {local: "endpoint", remote: "endpoint", credits: "credits"}}
+groups: viewers: {key: server: "endpoint", receiver: {local: "endpoint", remote: "endpoint", credits: "credit[priority]"}}
 priority: {levels: 8, from: "ip.dscp >> 3"}
 `
 	rtp = `

@@ -22,8 +22,9 @@ var (
 		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u32\", value: peer: "+
 			"\"endpoint\"} // looked up by tag.id")
 	codeBadType = diag.Define("FR0204", "unknown or unsuitable type",
-		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter, credit, credits,\n"+
-			"bucket, buckets, translation. Some of them can't be used in a key, a setting or a session.",
+		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter, credit,\n"+
+			"bucket, translation. Some of them can't be used in a key, a setting or a session. In rows, most of\n"+
+			"them may have a value for each level of priority: \"bytes8[priority]\".",
 		`tables: ways: {key: dst: "prefix", value: way: "next_hop"}`,
 		`tables: ways: {key: dst: "ip", value: way: "next_hop"}`)
 	codeTable = diag.Define("FR0205", "invalid table",
@@ -102,9 +103,9 @@ var (
 		`do: [{set: "ip.dscp": 46}, {fan_out: {group: viewers: ["udp.dst"], each: [{send: {from: "r.local", to: "r.remote"}}]}}]`,
 		`do: [{fan_out: {group: viewers: ["udp.dst"], each: [{set: "ip.dscp": 46}, {send: {from: "r.local", to: "r.remote"}}]}}]`)
 	codeAdmit = diag.Define("FR0223", "a credit that can't be spent this way",
-		"`admit` spends a value of type credit or bucket, or one of several (credits, buckets): the one of\n"+
-			"the packet's priority. Its rule must send the packet or pass it to the stack.",
-		`do: [{admit: {credit: "r.credits", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]`,
+		"`admit` spends a value of type credit or bucket. Its rule must send the packet or pass it to the\n"+
+			"stack.",
+		`do: [{admit: {credit: "r.remote", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]`,
 		`do: [{admit: {credit: "r.credits[priority]", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]`)
 	codeEvent = diag.Define("FR0224", "an event that doesn't match its declaration",
 		"`emit` gives a value to each field of a declared event. A rule that sends no copy to a receiver has\n"+
@@ -118,7 +119,8 @@ var (
 		`do: [{let: number: "alloc(r.next)"}, {set: "short.number": "low(number, 32)"}, "pass"]`)
 	codePriority = diag.Define("FR0226", "no such priority",
 		"`priority` is the level that the spec declares (`priority: {levels, from}`); 0 is the most urgent.\n"+
-			"Types with one value for each level need the declaration, too.",
+			"Types with one value for each level need the declaration, too; of such a value, say which one:\n"+
+			"r.credit[priority].",
 		"programs: p: when: \"priority > 2\" // and no declaration", "priority: {levels: 8, from: \"ip.dscp >> 3\"}\n"+
 			"programs: p: when: \"priority > 2\"")
 	codeElements = diag.Define("FR0227", "no list of elements",

@@ -36,8 +36,9 @@ type val struct {
 	max     uint64  // integers
 	row     *ir.Row // a row as a condition, or the row of a member
 	member  *ir.Member
-	layer   *layer // a header
-	absent  bool   // a header that is not on this path
+	level   ir.Expr // of a member with a value for each level of priority: which one
+	layer   *layer  // a header
+	absent  bool    // a header that is not on this path
 	field   *fieldRef
 	portAt  *fieldRef // endpoint made of fields
 	pos     diag.Pos
@@ -109,6 +110,12 @@ func (s *scope) value(e *spec.Expr) (val, bool) {
 		return v, ok
 	case spec.OpIndex:
 		return s.index(e)
+	case spec.OpPart:
+		v, ok := s.value(e.Args[0])
+		if !ok {
+			return v, false
+		}
+		return s.part(v, append([]spec.Name{{}}, e.Path...))
 	case spec.OpCall:
 		return s.call(e)
 	case spec.OpNot:
@@ -275,11 +282,20 @@ func (s *scope) equality(e *spec.Expr) (val, bool) {
 	return val{t: ir.BoolType, x: eq, pos: e.Pos}, true
 }
 
-// index is one byte of bytes.
+// index is one byte of bytes, or what a row's member has for a level of priority.
 func (s *scope) index(e *spec.Expr) (val, bool) {
+	if r, m := s.leveled(e.Args[0]); m != nil {
+		return s.ofLevel(r, m, e)
+	}
 	v, ok := s.value(e.Args[0])
 	if !ok {
 		return v, false
+	}
+	if k := v.t.Kind; v.member != nil && v.level == nil && (v.x == nil || k < ir.Bytes || k > ir.Addr) {
+		s.fail(codePriority, e.Args[1].Pos, "%q has a single value", v.member.Name).
+			WithRelated(v.member.Pos, "with one for each level of priority its type is \"%s%s\"", v.member.Type.Word(),
+				ir.LevelsWord)
+		return val{}, false
 	}
 	i, fixed := uint64(0), false
 	if e.Args[1].Op == spec.OpInt {
@@ -290,4 +306,40 @@ func (s *scope) index(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	return val{t: ir.UintType(8), x: &ir.ByteAt{X: v.x, Index: int(i)}, max: 255, pos: e.Pos}, true
+}
+
+// leveled returns the member with a value for each level of priority that an expression names, or nil.
+func (s *scope) leveled(e *spec.Expr) (*ir.Row, *ir.Member) {
+	if e.Op != spec.OpName || len(e.Path) != 2 || s.self != nil {
+		return nil, nil
+	}
+	if _, named := s.named[e.Path[0].Value]; named {
+		return nil, nil
+	}
+	r := s.rows[e.Path[0].Value]
+	if r == nil {
+		return nil, nil
+	}
+	if m := member(&r.Table.Value, e.Path[1].Value); m != nil && m.Type.Levels > 0 {
+		return r, m
+	}
+	return nil, nil
+}
+
+// ofLevel is ROW.MEMBER[LEVEL].
+func (s *scope) ofLevel(r *ir.Row, m *ir.Member, e *spec.Expr) (val, bool) {
+	if !s.there(r, e.Args[0]) {
+		return val{}, false
+	}
+	level, ok := s.integer(e.Args[1])
+	if !ok {
+		return val{}, false
+	}
+	if level.max >= uint64(m.Type.Levels) {
+		s.fail(codeRange, e.Args[1].Pos, "the value may be up to %d, but there are %d levels", level.max, m.Type.Levels)
+		return val{}, false
+	}
+	v := s.memberOf(r, m, level.x)
+	v.pos = e.Pos
+	return v, true
 }

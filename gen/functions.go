@@ -146,6 +146,7 @@ func (in *layer) inner0() ir.Expr {
 }
 
 // pick is pick(COND, X, Y): X where the condition holds, else Y. What is known of rows where it holds is known in X.
+// Bytes are of one size.
 func (s *scope) pick(e *spec.Expr) (val, bool) {
 	in := *s
 	in.fx = nil
@@ -161,8 +162,11 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 		}
 		known(e.Args[0], s, i == 1, branch.facts)
 		v, ok := branch.value(e.Args[i])
-		if ok && v.t.Kind != ir.Uint && v.t.Kind != ir.Bool {
-			s.fail(codeType, e.Args[i].Pos, "this is %s, where an integer or a condition is wanted", v.t.What())
+		switch {
+		case !ok || v.t.Kind == ir.Uint || v.t.Kind == ir.Bool:
+		case v.x == nil || v.t.Kind != ir.Bytes && v.t.Kind != ir.Mac:
+			s.fail(codeType, e.Args[i].Pos, "this is %s, where an integer, a condition or bytes of a fixed size are "+
+				"wanted", v.t.What())
 			ok = false
 		}
 		return v, ok
@@ -178,7 +182,7 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 	if !ok1 || !ok2 {
 		return val{}, false
 	}
-	if x.t.Kind != y.t.Kind {
+	if x.t.Kind != y.t.Kind || x.t.IsBytes() && x.t.Size != y.t.Size {
 		s.fail(codeType, e.Pos, "%s and %s can't be picked from", x.t.What(), y.t.What())
 		return val{}, false
 	}

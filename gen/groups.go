@@ -135,39 +135,19 @@ func (w *rewriter) emit(a *spec.Action) {
 
 // admit spends a credit.
 func (w *rewriter) admit(a *spec.Action) {
-	e, level := a.Credit, (*spec.Expr)(nil)
-	if e.Op == spec.OpIndex {
-		e, level = e.Args[0], e.Args[1]
-	}
-	v, ok := w.value(e)
+	v, ok := w.value(a.Credit)
 	if !ok {
 		return
 	}
 	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
-		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", v.t.What()).
+		w.fail(codeAdmit, a.Credit.Pos, "this is %s, where a credit is wanted", v.t.What()).
 			WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
 	out := &ir.Admit{Row: v.row, Member: v.member, Overdraft: a.Overdraft, Refused: -1, Pos: a.Pos}
 	switch {
-	case level == nil && v.t.Bits > 1:
-		w.fail(codeAdmit, e.Pos, "%q has a credit for each level of priority", v.member.Name).
-			WithHint("say which one: %s[priority]", e.Path[0].Value+"."+v.member.Name)
-		return
-	case level != nil && v.t.Bits == 1 && w.plan.Levels != 1:
-		w.fail(codeAdmit, level.Pos, "%q is one credit", v.member.Name).
-			WithRelated(v.member.Pos, "for one of each level its type is \"credits\" or \"buckets\"")
-		return
-	case level != nil:
-		l, ok := w.integer(level)
-		if !ok {
-			return
-		}
-		if l.max >= uint64(v.t.Bits) {
-			w.fail(codeRange, level.Pos, "the value may be up to %d, but there are %d levels", l.max, v.t.Bits)
-			return
-		}
-		out.Level = l.x
+	case v.level != nil:
+		out.Level = v.level
 	case w.level != nil:
 		out.Level = w.level.x
 	}

@@ -61,7 +61,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return s.skb(e)
 	}
 	if v, ok := s.named[first.Value]; ok && s.self == nil {
-		return s.part(v, e, e.Path)
+		return s.part(v, e.Path)
 	}
 	if r, ok := s.rows[first.Value]; ok {
 		return s.member(r, e)
@@ -182,7 +182,7 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 		}
 		return val{}, false
 	}
-	return s.part(v, e, rest)
+	return s.part(v, rest)
 }
 
 // elsewhere returns the header that has a field which in lacks, where it is in the same place of the stack; and
@@ -209,16 +209,18 @@ func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both str
 }
 
 // part resolves .addr and .port after an endpoint.
-func (s *scope) part(v val, e *spec.Expr, rest []spec.Name) (val, bool) {
+func (s *scope) part(v val, rest []spec.Name) (val, bool) {
 	if len(rest) == 1 {
 		return v, true
 	}
 	if v.t.Kind == ir.Endpoint && len(rest) == 2 {
 		switch rest[1].Value {
 		case "addr":
-			return val{t: ir.AddrType, x: v.x, field: v.field, row: v.row, member: v.member}, true
+			return val{t: ir.AddrType, x: v.x, field: v.field, row: v.row, member: v.member, level: v.level}, true
 		case "port":
-			return val{t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member}, true
+			return val{
+				t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member, level: v.level,
+			}, true
 		}
 	}
 	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", v.t.What(), rest[1].Value).
@@ -295,25 +297,43 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 			WithRelated(r.Table.Pos, "the table is declared here")
 		return val{}, false
 	}
+	if !s.there(r, e) {
+		return val{}, false
+	}
+	if m.Type.Levels > 0 {
+		s.fail(codePriority, e.Pos, "%q has a value for each level of priority", m.Name).
+			WithHint("say which one: %s.%s[priority]", e.Path[0].Value, m.Name)
+		return val{}, false
+	}
+	return s.part(s.memberOf(r, m, nil), e.Path[1:])
+}
+
+// there makes sure that a row which an expression names is there.
+func (s *scope) there(r *ir.Row, e *spec.Expr) bool {
 	if r.Optional && !s.facts[r] {
 		s.fail(codeMaybe, e.Pos, "row %q may be missing here", e.Path[0].Value).
 			WithHint("ask for it first: %s && …", e.Path[0].Value)
-		return val{}, false
+		return false
 	}
-	v := val{t: m.Type, row: r, member: m, max: maxOf(m.Type.Bits)}
+	return true
+}
+
+// memberOf is the value of a member of a row; of one with a value for each level, that of a level.
+func (s *scope) memberOf(r *ir.Row, m *ir.Member, level ir.Expr) val {
+	v := val{t: m.Type.One(), row: r, member: m, level: level, max: maxOf(m.Type.Bits)}
 	switch m.Type.Kind {
 	case ir.Endpoint:
-		v.x = &ir.RowMember{Row: r, Member: m, Part: ir.PartAddr}
-		v.port = &ir.RowMember{Row: r, Member: m, Part: ir.PartPort}
+		v.x = &ir.RowMember{Row: r, Member: m, Part: ir.PartAddr, Level: level}
+		v.port = &ir.RowMember{Row: r, Member: m, Part: ir.PartPort, Level: level}
 		v.max = 0xFFFF
 	case ir.Ctr:
 		v.t, v.x, v.max, v.counter = ir.UintType(64), &ir.CounterValue{Row: r, Member: m}, ^uint64(0), true
 	case ir.NextHop, ir.Credit, ir.Bucket, ir.Translation:
 		v.max = 0
 	default:
-		v.x = &ir.RowMember{Row: r, Member: m}
+		v.x = &ir.RowMember{Row: r, Member: m, Level: level}
 	}
-	return s.part(v, e, e.Path[1:])
+	return v
 }
 
 // member returns the visible member of a struct with a name, or nil.

@@ -438,6 +438,9 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 		if m.Hidden || m.Type.Kind == ir.NextHop || m.Type.Kind.IsIndex() {
 			return bad("its value \"" + m.Name + "\" is kept by user space")
 		}
+		if m.Type.Levels > 0 {
+			return bad("its value \"" + m.Name + "\" has one for each level of priority")
+		}
 	}
 	key, ok1 := s.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
 	value, ok2 := s.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")

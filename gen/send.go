@@ -142,7 +142,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	}
 	if to.row != nil && !to.row.Table.PerCPU {
 		var fm *ir.Member
-		if from.row == to.row {
+		if from.row == to.row && from.level == nil {
 			fm = from.member
 		}
 		if m := hopOf(to.row.Table, to.member, fm); m != nil && len(a.To.Path) == 2 {

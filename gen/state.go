@@ -20,15 +20,21 @@ const defaultSize = 1024
 
 // typ turns a type's word into a type.
 func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
-	t, perLevel, ok := ir.WordType(ref.Text, c.plan.Levels)
+	word, perLevel := strings.CutSuffix(ref.Text, ir.LevelsWord)
+	t, ok := ir.WordType(word)
 	switch {
-	case perLevel && c.plan.Levels == 0:
-		c.diags.Add(codePriority, ref.Pos, "%s has a value for each level of priority, and the spec has no priority",
+	case ok && !perLevel:
+		return t, true
+	case ok && c.plan.Levels == 0:
+		c.diags.Add(codePriority, ref.Pos, "%s is a value for each level of priority, and the spec has no priority",
 			ref.Text).
 			WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		return ir.Type{}, false
 	case ok:
-		return t, true
+		if t, ok = t.PerLevel(c.plan.Levels); !ok {
+			c.diags.Add(codeBadType, ref.Pos, "there can't be a %s for each level of priority", word)
+		}
+		return t, ok
 	}
 	d := c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text)
 	if m := otherInteger.FindStringSubmatch(ref.Text); m != nil {
@@ -38,7 +44,8 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	} else {
 		suggest(d, ref.Text, ir.Words())
 	}
-	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(ir.Words(), ", "))
+	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s, and with a value for each level of priority such as u8%s",
+		strings.Join(ir.Words(), ", "), ir.LevelsWord)
 	return ir.Type{}, false
 }
 
@@ -47,7 +54,7 @@ var (
 	otherInteger = regexp.MustCompile(`^(?:uint|int|i|be|le|__u|__be|bits?)([1-9]|[1-5][0-9]|6[0-4])(?:_t)?$`)
 	otherWords   = map[string]string{
 		"ipv4": "ip", "ipv6": "ip", "addr": "ip", "address": "ip", "port": "u16", "byte": "u8", "int": "u32",
-		"boolean": "bool",
+		"boolean": "bool", "credits": "credit" + ir.LevelsWord, "buckets": "bucket" + ir.LevelsWord,
 	}
 )
 
@@ -103,7 +110,7 @@ func (c *compiler) sizes() {
 			case ir.Ctr:
 				plan.Shared += rows
 			case ir.Credit, ir.Bucket:
-				plan.Credits += rows * m.Type.Bits
+				plan.Credits += rows * m.Type.Count()
 			case ir.Translation:
 				translations = true
 			}
@@ -150,7 +157,7 @@ func (c *compiler) setting(s *spec.Setting) {
 			out.Min, out.Max = lo, hi
 		}
 	}
-	if !t.Kind.In(ir.InSetting) {
+	if !t.In(ir.InSetting) {
 		c.diags.Add(codeBadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).
 			WithHint("settings are integers, bool, ip or mac")
 		return
@@ -222,7 +229,7 @@ func (c *compiler) members(ms []*spec.Member, place ir.Place, where string) []*i
 		if !ok {
 			continue
 		}
-		if !t.Kind.In(place) {
+		if !t.In(place) {
 			c.diags.Add(codeBadType, m.Type.Pos, "type %s has no place in %s", m.Type.Text, where)
 			continue
 		}
@@ -322,7 +329,7 @@ func (c *compiler) session(s *spec.Session) {
 			continue
 		}
 		row := &ir.SessionRow{Table: t}
-		pick := func(names_ []spec.Name, into *ir.Struct) (indices []int) {
+		pick := func(names_ []spec.Name, into *ir.Struct, place ir.Place, where string) (indices []int) {
 			for _, n := range names_ {
 				j, ok := index[n.Value]
 				if !ok {
@@ -330,13 +337,17 @@ func (c *compiler) session(s *spec.Session) {
 						n.Value, names)
 					continue
 				}
+				if t := fields[j].Type; !t.In(place) {
+					c.diags.Add(codeBadType, n.Pos, "type %s has no place in %s", t.Word(), where)
+					continue
+				}
 				indices = append(indices, j)
 				into.Members = append(into.Members, &ir.Member{Name: n.Value, Type: fields[j].Type, Pos: n.Pos})
 			}
 			return indices
 		}
-		row.Key = pick(r.Key, &t.Key)
-		row.Value = pick(r.Value, &t.Value)
+		row.Key = pick(r.Key, &t.Key, ir.InKey, "the key of a table")
+		row.Value = pick(r.Value, &t.Value, ir.InValue, "the value of a table")
 		if len(r.Key) == 0 {
 			c.diags.Add(codeTable, t.Pos, "row %q of session %q has no key", t.Name, out.Name)
 			continue
@@ -382,8 +393,8 @@ func (c *compiler) ruleHops(outer map[string]*ir.Table, lookups []*spec.Lookup, 
 // sendHop gives the row that a packet is sent to a hop.
 func sendHop(vars map[string]*ir.Table, a *spec.Action) {
 	t, to := rowMember(vars, a.To)
-	if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || t.PerCPU || t.Kind == "array" ||
-		t.Kind == "lru" {
+	if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || to.Type.Levels > 0 || t.PerCPU ||
+		t.Kind == "array" || t.Kind == "lru" {
 		return // the kernel looks the route up
 	}
 	var from *ir.Member

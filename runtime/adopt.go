@@ -156,7 +156,7 @@ func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
 		f := fields[i]
 		i++
 		at := buf[m.Off : m.Off+m.Size]
-		if m.Kind == abi.KindUint && s.desc.Fields[f].Kind == abi.KindUint {
+		if m.Kind == abi.KindUint && m.Levels == 0 {
 			putUint(s.fields[f], getUint(at))
 			continue
 		}

@@ -6,11 +6,54 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
+
+// encodeLevels is encode for a value for each of some levels of priority: an array or a slice of them. 0 levels are a
+// single value.
+func encodeLevels(buf []byte, kind abi.Kind, bits, levels int, v any) error {
+	if levels == 0 {
+		return encode(buf, kind, bits, v)
+	}
+	list := reflect.ValueOf(v)
+	if !list.IsValid() || list.Kind() != reflect.Array && list.Kind() != reflect.Slice {
+		return typeError(v, fmt.Sprintf("an array of %d values, one for each level of priority,", levels))
+	}
+	if list.Len() != levels {
+		return fmt.Errorf("has %d values, must have %d: one for each level of priority", list.Len(), levels)
+	}
+	size := len(buf) / levels
+	for i := range levels {
+		if err := encode(buf[i*size:(i+1)*size], kind, bits, list.Index(i).Interface()); err != nil {
+			return fmt.Errorf("%w (level %d)", err, i)
+		}
+	}
+	return nil
+}
+
+// decodeLevels is the inverse of encodeLevels.
+func decodeLevels(buf []byte, kind abi.Kind, levels int) any {
+	if levels == 0 {
+		return decode(buf, kind)
+	}
+	var out []any
+	for one := range slices.Chunk(buf, len(buf)/levels) {
+		out = append(out, decode(one, kind))
+	}
+	return out
+}
+
+// Levels gives the values of a member that has one for each level of priority their type. Generated packages call it.
+func Levels[T any](values any, one func(value any) T) (all []T) {
+	for _, v := range values.([]any) {
+		all = append(all, one(v))
+	}
+	return all
+}
 
 // encode writes v into buf (of the kind's size), checked against its range.
 func encode(buf []byte, kind abi.Kind, bits int, v any) error {
@@ -259,7 +302,7 @@ func encodeMembers(where string, members []abi.Member, size int, values []any) (
 		if m.Kind.IsState() {
 			continue // allocated by the table
 		}
-		if err := encode(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, v); err != nil {
+		if err := encodeLevels(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, m.Levels, v); err != nil {
 			return nil, &ValueError{Where: where + ", " + strconv.Quote(m.Name), Value: v, Reason: err.Error()}
 		}
 	}
@@ -278,7 +321,7 @@ func decodeMembers(members []abi.Member, buf []byte, state func(m abi.Member, in
 			out = append(out, state(m, abi.Order.Uint32(b)))
 			continue
 		}
-		out = append(out, decode(b, m.Kind))
+		out = append(out, decodeLevels(b, m.Kind, m.Levels))
 	}
 	return out
 }

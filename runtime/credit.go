@@ -282,7 +282,7 @@ func layCredits(c *credits, desc *abi.Desc) (tables, groups []*creditBlocks) {
 		for i, m := range members {
 			if m.Kind == abi.KindCredit || m.Kind == abi.KindBucket {
 				b.offsets[i] = b.size
-				b.size += uint32(m.Bits)
+				b.size += uint32(m.Count())
 			}
 		}
 		if b.size > 0 {
@@ -363,7 +363,7 @@ func (b *creditBlocks) release(block uint32) {
 func (c *credits) make(m abi.Member, index uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := index; i < index+uint32(m.Bits) && int(i) < len(c.all); i++ {
+	for i := index; i < index+uint32(m.Count()) && int(i) < len(c.all); i++ {
 		b := &balance{mem: c.mem, index: i, levels: c.levels}
 		if m.Kind == abi.KindBucket {
 			c.all[i] = &Bucket{b}
@@ -383,18 +383,18 @@ func (c *credits) get(m abi.Member, index uint32) any {
 }
 
 func find[T any](c *credits, m abi.Member, index uint32) any {
-	many := make([]*T, 0, m.Bits)
+	many := make([]*T, 0, m.Count())
 	if c != nil && index != 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := index; i < index+uint32(m.Bits) && int(i) < len(c.all); i++ {
+		for i := index; i < index+uint32(m.Count()) && int(i) < len(c.all); i++ {
 			if one, ok := any(c.all[i]).(*T); ok {
 				many = append(many, one)
 			}
 		}
 	}
 	switch {
-	case m.Bits != 1:
+	case m.Levels > 0:
 		return many
 	case len(many) == 0:
 		return (*T)(nil)

@@ -161,9 +161,9 @@ func specified(where string, members []abi.Member, b []byte) error {
 		if m.Kind != abi.KindAddr && m.Kind != abi.KindEndpoint || m.Hidden {
 			continue
 		}
-		if why := notCarried(getAddr(b[m.Off:])); why != "" {
-			return &ValueError{
-				Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(b[m.Off:m.Off+m.Size], m.Kind), Reason: why,
+		for one := range slices.Chunk(b[m.Off:m.Off+m.Size], m.Size/m.Count()) {
+			if why := notCarried(getAddr(one)); why != "" {
+				return &ValueError{Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(one, m.Kind), Reason: why}
 			}
 		}
 	}

@@ -20,8 +20,8 @@ func groupsDesc() *abi.Desc {
 	uint := func(name string, size, off int) abi.Member {
 		return abi.Member{Name: name, Kind: abi.KindUint, Bits: 8 * size, Size: size, Off: off}
 	}
-	index := func(name string, kind abi.Kind, bits, off int) abi.Member {
-		return abi.Member{Name: name, Kind: kind, Bits: bits, Size: 4, Off: off}
+	index := func(name string, kind abi.Kind, levels, off int) abi.Member {
+		return abi.Member{Name: name, Kind: kind, Levels: levels, Size: 4, Off: off}
 	}
 	return &abi.Desc{
 		Name:   "fan",
@@ -30,7 +30,7 @@ func groupsDesc() *abi.Desc {
 			Name: "quota", Kind: abi.TableHash, Size: 4, Key: []abi.Member{uint("id", 4, 0)}, KeySize: 4, ValueSize: 16,
 			Value: []abi.Member{
 				index("hits", abi.KindCounter, 0, 0), index("credit", abi.KindCredit, 2, 4),
-				index("rate", abi.KindBucket, 1, 8), index("ids", abi.KindTranslation, 0, 12),
+				index("rate", abi.KindBucket, 0, 8), index("ids", abi.KindTranslation, 0, 12),
 			},
 		}},
 		Groups: []abi.Group{{
@@ -41,7 +41,7 @@ func groupsDesc() *abi.Desc {
 				{Name: "remote", Kind: abi.KindEndpoint, Size: 18, Off: 18},
 				{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
 				uint("value", 4, 56), index("skipped", abi.KindCounter, 0, 60), index("credit", abi.KindCredit, 2, 64),
-				index("rate", abi.KindBucket, 1, 68),
+				index("rate", abi.KindBucket, 0, 68),
 				index("ids", abi.KindTranslation, 0, 72),
 				{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true},
 			},

@@ -136,20 +136,22 @@ func (s *Session) encode(values []any) error {
 			}
 		}
 		buf := make([]byte, f.Size)
-		if err := encode(buf, f.Kind, f.Bits, values[i]); err != nil {
+		if err := encodeLevels(buf, f.Kind, f.Bits, f.Levels, values[i]); err != nil {
 			return bad("%s", err)
 		}
-		switch f.Kind {
-		case abi.KindAddr, abi.KindEndpoint:
-			if why := notCarried(getAddr(buf)); why != "" {
-				return bad("%s", why)
-			}
-		case abi.KindUint:
-			n := getUint(buf)
-			if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool {
-				return r[0] <= n && n <= r[1]
-			}) {
-				return bad("is out of range: %s", formatRanges(f.Ranges))
+		for one := range slices.Chunk(buf, len(buf)/max(f.Levels, 1)) {
+			switch f.Kind {
+			case abi.KindAddr, abi.KindEndpoint:
+				if why := notCarried(getAddr(one)); why != "" {
+					return bad("%s", why)
+				}
+			case abi.KindUint:
+				n := getUint(one)
+				if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool {
+					return r[0] <= n && n <= r[1]
+				}) {
+					return bad("is out of range: %s", formatRanges(f.Ranges))
+				}
 			}
 		}
 		s.fields = append(s.fields, buf)
@@ -193,7 +195,7 @@ func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
 		f := fields[i]
 		i++
 		at := buf[m.Off : m.Off+m.Size]
-		if m.Kind == abi.KindUint && s.desc.Fields[f].Kind == abi.KindUint {
+		if m.Kind == abi.KindUint && m.Levels == 0 {
 			putUint(at, getUint(s.fields[f])) // the member may be wider than the field
 			continue
 		}
@@ -389,7 +391,7 @@ func (s *Session) Kind() string { return s.desc.Name }
 func (s *Session) Values() []any {
 	var out []any
 	for i, f := range s.desc.Fields {
-		out = append(out, decode(s.fields[i], f.Kind))
+		out = append(out, decodeLevels(s.fields[i], f.Kind, f.Levels))
 	}
 	return out
 }
@@ -400,7 +402,7 @@ func (s *Session) String() string {
 	b.WriteString(s.desc.Name)
 	for i, f := range s.desc.Fields {
 		if i < len(s.fields) {
-			fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decode(s.fields[i], f.Kind)))
+			fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decodeLevels(s.fields[i], f.Kind, f.Levels)))
 		}
 	}
 	return b.String()
@@ -485,6 +487,12 @@ func formatValue(v any) any {
 		return fmt.Sprintf("%x", v)
 	case uint64:
 		return fmt.Sprintf("%#x", v)
+	case []any:
+		var all []any
+		for _, one := range v {
+			all = append(all, formatValue(one))
+		}
+		return all
 	}
 	return v
 }

@@ -298,9 +298,13 @@ func (t *Table) decodeValue(b []byte) []any {
 		stride := mapmem.Stride(t.desc.ValueSize)
 		for cpu := 1; cpu < t.cpus; cpu++ {
 			for _, m := range t.desc.Value {
-				if m.Kind == abi.KindUint && !m.Hidden {
-					at := sum[m.Off : m.Off+m.Size]
-					putUint(at, getUint(at)+getUint(b[cpu*stride+m.Off:][:m.Size]))
+				if m.Kind != abi.KindUint || m.Hidden {
+					continue
+				}
+				size := m.Size / m.Count()
+				for off := m.Off; off < m.Off+m.Size; off += size {
+					at := sum[off : off+size]
+					putUint(at, getUint(at)+getUint(b[cpu*stride+off:][:size]))
 				}
 			}
 		}

@@ -150,7 +150,7 @@ func (r *run) emit(s *ir.Emit) {
 // admitted, but spent.
 func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) {
 	t := s.Member.Type
-	index := littleEndian(r.member(s.Row, s.Member, ir.Whole))
+	index := littleEndian(r.member(s.Row, s.Member, ir.Whole, 0))
 	var level, floor uint64
 	if s.Level != nil {
 		level = r.uint(s.Level)
@@ -163,15 +163,15 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) 
 	switch {
 	case r.err != nil:
 		return nil, 0, false
-	case t.Bits != 1 && uint64(t.Bits) != levels:
-		r.fail("member %q has %d credits, for %d levels of priority", s.Member.Name, t.Bits, levels)
+	case t.Levels > 0 && uint64(t.Levels) != levels:
+		r.fail("member %q has %d credits, for %d levels of priority", s.Member.Name, t.Levels, levels)
 		return nil, 0, false
 	case level >= levels:
 		r.fail("a credit of level %d, of %d", level, levels)
 		return nil, 0, false
 	}
 	which := index
-	if t.Bits > 1 {
+	if t.Levels > 0 {
 		which += level
 	}
 	if index != 0 && which < uint64(len(r.relay.Credits)) {
@@ -272,7 +272,7 @@ const (
 // translate finds or makes the value of a key; it reports whether that stopped the packet or the receiver's turn. What
 // is found unfinished is being made on another processor.
 func (r *run) translate(n *node, s *ir.Translate) bool {
-	namespace := uint32(littleEndian(r.member(s.Row, s.Member, ir.Whole)))
+	namespace := uint32(littleEndian(r.member(s.Row, s.Member, ir.Whole, 0)))
 	key := TranslationKey{Key: r.uint(s.Key), Namespace: namespace}
 	if r.err != nil {
 		return true

@@ -275,7 +275,7 @@ func TestRecords(t *testing.T) {
 func TestEffectsOfPackets(t *testing.T) {
 	tp := newTurnPlan()
 	row := tp.plan.Programs[0].Rows[0]
-	credit := &ir.Member{Name: "credit", Type: ir.Type{Kind: ir.Credit, Bits: 1, Size: 4}, Off: 64}
+	credit := &ir.Member{Name: "credit", Type: ir.KindType(ir.Credit), Off: 64}
 	tp.table.Value.Members = append(tp.table.Value.Members, credit)
 	tp.table.Value.Size = 68
 	event := &ir.Event{

@@ -212,6 +212,23 @@ func TestPick(t *testing.T) {
 	}
 }
 
+// A level is one that the member has a value for.
+func TestLevelContradictions(t *testing.T) {
+	for level, want := range map[ir.Expr]string{
+		num(3): "is read for level 3, of 3", nil: "is read, and not for which level", num(2): "",
+	} {
+		fp := newFanPlan()
+		layers := &ir.Member{Name: "layers", Type: ir.Type{Kind: ir.Uint, Bits: 8, Size: 3, Levels: 3}, Off: 40}
+		fp.group.Receivers.Value.Members = append(fp.group.Receivers.Value.Members, layers)
+		fp.copy.Rewrite.Stores[2].Value = &ir.RowMember{Row: fp.row, Member: layers, Level: level}
+		fp.copy.Rewrite.Sums = nil
+		_, err := fp.open(t, anna).Run("forward", sim.Packet{Data: fanFrame(1)})
+		if (err != nil) != (want != "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", level, err)
+		}
+	}
+}
+
 func TestVarintContradictions(t *testing.T) {
 	for _, c := range []struct {
 		value, width uint64

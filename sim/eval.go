@@ -111,7 +111,7 @@ func (r *run) uint(e ir.Expr) uint64 {
 	case *ir.RowHas:
 		return truth(r.row(e.Row).found)
 	case *ir.RowMember:
-		return littleEndian(r.member(e.Row, e.Member, e.Part))
+		return littleEndian(r.memberOf(e))
 	case *ir.CounterValue:
 		if c := r.shared(e.Row, e.Member); c != nil {
 			return *c
@@ -269,10 +269,26 @@ func (r *run) row(row *ir.Row) rowState {
 	return r.rows[i]
 }
 
-// member returns the bytes of a member of a row's value.
-func (r *run) member(row *ir.Row, m *ir.Member, part ir.Part) []byte {
+// memberOf returns the bytes that an expression reads of a row.
+func (r *run) memberOf(e *ir.RowMember) []byte {
+	level := 0
+	if e.Level != nil {
+		if v := r.uint(e.Level); v < uint64(e.Member.Type.Levels) {
+			level = int(v)
+		} else {
+			r.fail("member %q is read for level %d, of %d", e.Member.Name, v, e.Member.Type.Levels)
+		}
+	} else if e.Member.Type.Levels > 0 {
+		r.fail("member %q is read, and not for which level", e.Member.Name)
+	}
+	return r.member(e.Row, e.Member, e.Part, level)
+}
+
+// member returns the bytes of a member of a row's value, of several those for a level of priority.
+func (r *run) member(row *ir.Row, m *ir.Member, part ir.Part, level int) []byte {
 	state := r.row(row)
-	off, size := m.Off, m.Type.Size
+	size := m.Type.One().Size
+	off := m.Off + level*size
 	switch part {
 	case ir.PartAddr:
 		size = 16
@@ -315,7 +331,13 @@ func (r *run) bytes(e ir.Expr) []byte {
 	case *ir.SettingRef:
 		return r.relay.settings[e.Setting]
 	case *ir.RowMember:
-		return r.member(e.Row, e.Member, e.Part)
+		return r.memberOf(e)
+	case *ir.Pick:
+		b := e.Else
+		if r.bool(e.If) {
+			b = e.Then
+		}
+		return r.bytes(b)
 	}
 	r.fail("%T is not a byte string", e)
 	return r.scratch(max(e.Type().Size, 0))

@@ -51,15 +51,15 @@ const fanFront = 46
 
 func newFanPlan() *fanPlan {
 	u16, u32, u64 := ir.UintType(16), ir.UintType(32), ir.UintType(64)
-	index := func(name string, kind ir.Kind, bits, off int) *ir.Member {
-		return &ir.Member{Name: name, Type: ir.Type{Kind: kind, Bits: bits, Size: 4}, Off: off}
+	index := func(name string, kind ir.Kind, levels, off int) *ir.Member {
+		return &ir.Member{Name: name, Type: ir.Type{Kind: kind, Levels: levels, Size: 4}, Off: off}
 	}
 	fp := &fanPlan{
 		remote:   &ir.Member{Name: "remote", Type: ir.Type{Kind: ir.Endpoint, Size: 18}},
 		layer:    &ir.Member{Name: "layer", Type: ir.UintType(8), Off: 18},
 		credits:  index("credits", ir.Credit, 4, 20),
-		credit:   index("credit", ir.Credit, 1, 24),
-		bucket:   index("bucket", ir.Bucket, 1, 28),
+		credit:   index("credit", ir.Credit, 0, 24),
+		bucket:   index("bucket", ir.Bucket, 0, 28),
 		next:     index("next", ir.Ctr, 0, 32),
 		names:    index("names", ir.Translation, 0, 36),
 		identity: &ir.Member{Name: "receiver", Type: u32, Off: 60, Hidden: true},

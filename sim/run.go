@@ -428,7 +428,7 @@ func (r *run) count(s *ir.Count) {
 
 // shared returns the shared counter whose index is in a member of a row, or nil where there is none.
 func (r *run) shared(row *ir.Row, m *ir.Member) *uint64 {
-	i := littleEndian(r.member(row, m, ir.Whole))
+	i := littleEndian(r.member(row, m, ir.Whole, 0))
 	if r.err != nil || i == 0 || i >= uint64(len(r.relay.Shared)) {
 		return nil
 	}
@@ -457,7 +457,7 @@ func (r *run) hop(h *ir.HopRef) Hop {
 		}
 		return r.relay.World.Route(from, to)
 	}
-	b := r.member(h.Row, h.Member, ir.Whole)
+	b := r.member(h.Row, h.Member, ir.Whole, 0)
 	if r.err != nil || len(b) < abi.HopSize {
 		r.fail("member %q of row %q is no hop", h.Member.Name, h.Row.Name)
 		return Hop{}
@@ -467,7 +467,7 @@ func (r *run) hop(h *ir.HopRef) Hop {
 	case h.Member.Type.Kind == ir.NextHop:
 		hop.NextHop = netip.AddrFrom16([16]byte(b[abi.NextHopAddr:]))
 	case h.Member.To != nil:
-		hop.NextHop = netip.AddrFrom16([16]byte(r.member(h.Row, h.Member.To, ir.PartAddr)))
+		hop.NextHop = netip.AddrFrom16([16]byte(r.member(h.Row, h.Member.To, ir.PartAddr, 0)))
 	}
 	return hop
 }

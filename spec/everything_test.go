@@ -81,7 +81,13 @@ func dump(s *Spec) string {
 			}
 		}
 	}
-	value := func(l Literal) string { return (&Constraint{Value: l}).String() }
+	value := func(l Literal) string {
+		var all []string
+		for _, one := range l.All() {
+			all = append(all, (&Constraint{Value: one}).String())
+		}
+		return strings.Join(all, "/")
+	}
 	values := func(all []*TestValue) (out []string) {
 		for _, v := range all {
 			out = append(out, v.Name.Value+"="+value(v.Value))

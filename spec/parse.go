@@ -236,8 +236,19 @@ func (p *exprParser) unary(depth int) *Expr {
 func (p *exprParser) postfix(depth int) *Expr {
 	start := p.start
 	x := p.operand(depth)
-	for p.tok == token.LBRACK {
+	for p.tok == token.LBRACK || p.tok == token.PERIOD && x.Op == OpIndex {
+		dot := p.tok == token.PERIOD
 		p.next()
+		if dot {
+			if !p.isName() {
+				p.unexpected("a name")
+				break
+			}
+			name := p.part()
+			x = p.node(OpPart, start, x)
+			x.Path = []Name{name}
+			continue
+		}
 		index := p.binary(1, depth+1)
 		p.expect(token.RBRACK)
 		x = p.node(OpIndex, start, x, index)
@@ -377,6 +388,8 @@ func (e *Expr) String() string {
 		return strings.Join(parts, ".")
 	case OpIndex:
 		return e.Args[0].String() + "[" + e.Args[1].String() + "]"
+	case OpPart:
+		return e.Args[0].String() + "." + e.Path[0].Value
 	case OpCall:
 		args := make([]string, len(e.Args))
 		for i, a := range e.Args {

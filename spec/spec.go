@@ -207,6 +207,7 @@ const (
 	LitBool
 	LitString   // a typed literal (an address, a prefix, a MAC) that only its use gives a meaning, in Text
 	LitEndpoint // not produced by the loader for constraints; used in tests and rows
+	LitList     // of a test: a value for each level of priority, in List
 )
 
 // Literal is a literal of the spec. Text keeps strings as written; ParseAs functions give them a type.
@@ -215,7 +216,16 @@ type Literal struct {
 	Int  uint64
 	Bool bool
 	Text string
+	List []Literal
 	Pos  diag.Pos
+}
+
+// All are the values of a list, or the one value that it is.
+func (l Literal) All() []Literal {
+	if l.Kind == LitList {
+		return l.List
+	}
+	return []Literal{l}
 }
 
 // Setting is a value chosen when the relay is loaded.

@@ -51,14 +51,26 @@ func (l *loader) test(n Name, v cue.Value) *Test {
 
 func (l *loader) values(v cue.Value) (all []*TestValue) {
 	l.each(v, func(n Name, v cue.Value) {
-		if v.IncompleteKind()&(cue.IntKind|cue.BoolKind|cue.StringKind) == 0 || !v.IsConcrete() {
-			return // reported
-		}
-		if lit, ok := l.literal(v, l.literalPos(v)); ok {
+		if v.IncompleteKind() == cue.ListKind {
+			list := Literal{Kind: LitList, Pos: l.pos(v)}
+			for _, v := range l.list(v) {
+				if one, ok := l.value(v); ok {
+					list.List = append(list.List, one)
+				}
+			}
+			all = append(all, &TestValue{Name: n, Value: list})
+		} else if lit, ok := l.value(v); ok {
 			all = append(all, &TestValue{Name: n, Value: lit})
 		}
 	})
 	return all
+}
+
+func (l *loader) value(v cue.Value) (lit Literal, ok bool) {
+	if v.IncompleteKind()&(cue.IntKind|cue.BoolKind|cue.StringKind) == 0 || !v.IsConcrete() {
+		return lit, false // reported
+	}
+	return l.literal(v, l.literalPos(v))
 }
 
 // rows reads {TABLE: {MEMBER: value}}, and after a program {TABLE: {…}, absent: true}.

@@ -263,6 +263,16 @@ static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
 }
 
 /*
+ * The place of a value among those for each level of priority. It is below their number; but a
+ * kernel forgets the bounds of a value that it had to put on the stack.
+ */
+static __always_inline __u64 fr_level(__u64 level, __u64 levels)
+{
+	asm("if %0 < %1 goto +1\n\t%0 = 0" : "+r"(level) : "i"(levels));
+	return level;
+}
+
+/*
  * One side of a choice between facts about the packet: clang would choose the address first, which
  * the verifier forbids.
  */

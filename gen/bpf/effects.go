@@ -96,7 +96,7 @@ func (e *effects) admit(i int, s *ir.Admit) {
 	}
 	first := fmt.Sprintf("%s->%s", e.row(s.Row), member(s.Member))
 	at := "0"
-	if s.Member.Type.Bits > 1 {
+	if s.Member.Type.Levels > 0 {
 		at = level
 	}
 	e.stmt(s.Pos, "__u32 %s = fr_credit(%s, %s);", credit, first, at)

@@ -47,7 +47,7 @@ func (f *function) expr(e ir.Expr) string {
 	case *ir.RowHas:
 		return "fr_has(" + f.row(e.Row) + ")"
 	case *ir.RowMember:
-		s := f.row(e.Row) + "->" + member(e.Member)
+		s := f.member(e)
 		if e.Part == ir.PartPort {
 			s += ".port"
 		}
@@ -171,6 +171,18 @@ func (f *function) row(r *ir.Row) string {
 	}
 	f.usesRow(r)
 	return f.rowName(r)
+}
+
+// member is what an expression reads of a row.
+func (f *function) member(e *ir.RowMember) string {
+	s := f.row(e.Row) + "->" + member(e.Member)
+	switch level := e.Level.(type) {
+	case nil:
+		return s
+	case *ir.Const:
+		return fmt.Sprintf("%s[%d]", s, level.V)
+	}
+	return fmt.Sprintf("%s[fr_level(%s, %d)]", s, f.expr(e.Level), e.Member.Type.Levels)
 }
 
 func (f *function) meta(k ir.MetaKind) string {
@@ -324,10 +336,12 @@ func (f *function) sum(e *ir.SumOK) string {
 // byteString is a value of a fixed number of bytes, as something to load pieces from.
 type byteString struct {
 	size  int
-	mem   string // a pointer to the bytes; or
-	ro    bool   // which are read-only data, that clang must not take for constants
-	fixed []byte // the bytes; or
-	v4    string // a pointer to an IPv4 address, which stands for its mapped form
+	mem   string         // a pointer to the bytes; or
+	ro    bool           // which are read-only data, that clang must not take for constants
+	fixed []byte         // the bytes; or
+	v4    string         // a pointer to an IPv4 address, which stands for its mapped form; or
+	cond  string         // a condition, and
+	sides [2]*byteString // what it is where the condition holds, and else
 }
 
 var mapped = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
@@ -335,6 +349,8 @@ var mapped = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
 // load reads size bytes at off as they lie in memory.
 func (b byteString) load(off, size int) string {
 	switch {
+	case b.cond != "":
+		return fmt.Sprintf("(%s ? %s : %s)", b.cond, b.sides[0].load(off, size), b.sides[1].load(off, size))
 	case b.fixed != nil:
 		return number(littleEndian(b.fixed[off : off+size]))
 	case b.v4 != "" && off+size <= 12:
@@ -371,13 +387,16 @@ func (f *function) bytes(e ir.Expr) byteString {
 		return byteString{size: e.Var.Type.Size, mem: "(void *)" + f.variable(e.Var)}
 	case *ir.SettingRef:
 		return byteString{size: e.Setting.Type.Size, mem: abi.SettingPrefix + ident(e.Setting.Name), ro: true}
+	case *ir.Pick:
+		then, other := f.bytes(e.Then), f.bytes(e.Else)
+		return byteString{size: then.size, cond: f.operand(e.If), sides: [2]*byteString{&then, &other}}
 	case *ir.RowMember:
-		s := f.row(e.Row) + "->" + member(e.Member)
+		s := f.member(e)
 		size := e.Type().Size
 		switch {
 		case e.Part == ir.PartAddr:
 			s += ".addr"
-		case !arrayType(e.Member.Type):
+		case !e.Type().Plain():
 			s = "(void *)&" + s
 		}
 		return byteString{size: size, mem: s}

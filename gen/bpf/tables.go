@@ -98,17 +98,12 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 	out := append(head("__u64 ", "void *to, const void *from"), "\t__u64 all = 0;", "")
 	out[1] = strings.Replace(out[1], "find_", "copy_", 1)
 	for _, m := range t.Value.Members {
-		off, size := m.Off, m.Type.Size
-		switch m.Type.Kind {
-		case ir.Endpoint:
-			out, size = append(out, fmt.Sprintf("\tFR_COPY_ENDPOINT(%d);", off)), 0
-		case ir.Hop, ir.NextHop:
-			out = append(out, fmt.Sprintf("\tFR_COPY_HOP(%d);", off))
-			off, size = off+abi.HopSize, size-abi.HopSize
+		one, levels := m.Type, 1
+		if one.Levels > 0 && !one.Plain() && !one.Kind.IsIndex() {
+			one, levels = one.One(), one.Levels
 		}
-		for _, n := range pieces(0, size) {
-			out = append(out, fmt.Sprintf("\tFR_COPY(%d, %d);", 8*n, off))
-			off += n
+		for level := range levels {
+			out = append(out, copyMember(one, m.Off+level*one.Size)...)
 		}
 	}
 	out = append(out, "\treturn all;", "}")
@@ -122,6 +117,23 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		"\tenum fr_found found = "+lookup+";",
 		"",
 		"\treturn found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;", "}")
+}
+
+// copyMember copies a member at an offset of a row, in the pieces that programs read it in.
+func copyMember(t ir.Type, off int) (out []string) {
+	size := t.Size
+	switch t.Kind {
+	case ir.Endpoint:
+		return []string{fmt.Sprintf("\tFR_COPY_ENDPOINT(%d);", off)}
+	case ir.Hop, ir.NextHop:
+		out = append(out, fmt.Sprintf("\tFR_COPY_HOP(%d);", off))
+		off, size = off+abi.HopSize, size-abi.HopSize
+	}
+	for _, n := range pieces(0, size) {
+		out = append(out, fmt.Sprintf("\tFR_COPY(%d, %d);", 8*n, off))
+		off += n
+	}
+	return out
 }
 
 // learnedTables numbers the tables that programs both write to and read copies of rows from.
@@ -193,11 +205,7 @@ func (r *renderer) structure(name, doc string, s *ir.Struct, head string) struct
 			r.fail("%s: member %q overlaps", name, m.Name)
 		}
 		pad(m.Off)
-		decl := fmt.Sprintf("%s %s;", memberType(m.Type), member(m))
-		if arrayType(m.Type) {
-			decl = fmt.Sprintf("__u8 %s[%d];", member(m), m.Type.Size)
-		}
-		d.Members = append(d.Members, decl)
+		d.Members = append(d.Members, declaration(m)+";")
 		off += m.Type.Size
 	}
 	pad(s.Size)
@@ -207,16 +215,19 @@ func (r *renderer) structure(name, doc string, s *ir.Struct, head string) struct
 	return d
 }
 
-// arrayType reports whether a type is an array of bytes in C.
-func arrayType(t ir.Type) bool {
-	return t.Plain()
-}
-
-func memberType(t ir.Type) string {
-	if c := t.C(); c != "" {
-		return c
+// declaration declares a member in C.
+func declaration(m *ir.Member) string {
+	one, name := m.Type.One(), member(m)
+	if m.Type.Levels > 0 && !one.Kind.IsIndex() {
+		name += fmt.Sprintf("[%d]", m.Type.Levels)
 	}
-	return cType(t.Size)
+	switch {
+	case one.Plain():
+		return fmt.Sprintf("__u8 %s[%d]", name, one.Size)
+	case one.C() != "":
+		return one.C() + " " + name
+	}
+	return cType(one.Size) + " " + name
 }
 
 // cType is the unsigned integer type of a size in bytes.

@@ -54,7 +54,9 @@ func Desc(p *ir.Plan) abi.Desc {
 	for _, s := range p.Sessions {
 		sd := abi.Session{Name: s.Name, Size: s.Size, Lifetime: time.Duration(s.Lifetime), Idle: time.Duration(s.Idle)}
 		for _, f := range s.Fields {
-			fd := abi.Field{Name: f.Name, Kind: f.Type.Kind.ABI(), Bits: f.Type.Bits, Size: f.Type.Size}
+			fd := abi.Field{
+				Name: f.Name, Kind: f.Type.Kind.ABI(), Bits: f.Type.Bits, Levels: f.Type.Levels, Size: f.Type.Size,
+			}
 			for _, r := range f.Is {
 				fd.Ranges = append(fd.Ranges, [2]uint64{r.Min, r.Max})
 			}
@@ -107,7 +109,8 @@ func members(s ir.Struct) []abi.Member {
 	var out []abi.Member
 	for _, m := range s.Members {
 		md := abi.Member{
-			Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden,
+			Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Levels: m.Type.Levels, Size: m.Type.Size, Off: m.Off,
+			Hidden: m.Hidden,
 		}
 		if m.Type.Kind == ir.Hop {
 			md.To = m.To.Name

@@ -400,11 +400,20 @@ func unique(n int, name func(i int) *string) {
 
 // take returns the expression for the i-th of the values that the runtime returned.
 func take(from string, i int, t ir.Type) string {
-	v := fmt.Sprintf("%s[%d]", from, i)
-	switch t.Kind {
-	case ir.Uint:
+	return typed(fmt.Sprintf("%s[%d]", from, i), t)
+}
+
+// typed returns the expression for a value that the runtime returned: of several, one for each level of priority, it
+// returned a slice.
+func typed(v string, t ir.Type) string {
+	switch one := t.One(); {
+	case t.Levels > 0 && t.Kind.IsIndex():
+		return fmt.Sprintf("%s(%s.([]%s))", t.Go(), v, one.Go())
+	case t.Levels > 0:
+		return fmt.Sprintf("%s(runtime.Levels(%s, func(v any) %s { return %s }))", t.Go(), v, one.Go(), typed("v", one))
+	case t.Kind == ir.Uint:
 		return fmt.Sprintf("%s(%s.(uint64))", t.Go(), v)
-	case ir.Bytes:
+	case t.Kind == ir.Bytes:
 		return fmt.Sprintf("%s(%s.([]byte))", t.Go(), v)
 	}
 	return fmt.Sprintf("%s.(%s)", v, t.Go())
@@ -421,6 +430,7 @@ func maxOf(bits int) uint64 {
 func imports(f *file) []string {
 	need := map[string]bool{}
 	use := func(typ string) {
+		typ = typ[strings.Index(typ, "]")+1:]
 		if strings.HasPrefix(typ, "net.") {
 			need["net"] = true
 		}

@@ -46,14 +46,19 @@ func nasty() *ir.Plan {
 		members = append(members, &ir.Member{Name: "receiver", Type: u(32), Hidden: true})
 		return &ir.Table{Name: name, Kind: "receivers", Size: 12, Value: ir.Struct{Members: members, Size: 80}}
 	}
-	state := func(name string, k ir.Kind, bits int) *ir.Member {
-		return member(name, ir.Type{Kind: k, Bits: bits, Size: 4})
+	state := func(name string, k ir.Kind, levels int) *ir.Member {
+		return member(name, ir.Type{Kind: k, Levels: levels, Size: 4})
+	}
+	levels := func(t ir.Type) ir.Type {
+		t, _ = t.PerLevel(4)
+		return t
 	}
 	subscribers := &ir.Group{Name: "subscribers", Max: 4, Rows: 8, Size: 2, Base: 1,
 		Key: ir.Struct{Members: []*ir.Member{member("from", endpoint), member("type", u(8))}, Size: 20},
-		Receivers: receivers("subscribers", member("to", endpoint), member("mac", ir.MacType), state("row", ir.Ctr, 0),
-			state("credit", ir.Credit, 4), state("id", ir.Credit, 1), member("tag", u(5)),
-			state("rates", ir.Bucket, 4), state("rate", ir.Bucket, 1), state("set", ir.Translation, 0))}
+		Receivers: receivers("subscribers", member("to", endpoint), member("mac", levels(ir.MacType)),
+			member("cid", levels(ir.Type{Kind: ir.Bytes, Size: 8})), state("row", ir.Ctr, 0),
+			state("credit", ir.Credit, 4), state("id", ir.Credit, 0), member("tag", u(5)),
+			state("rates", ir.Bucket, 4), state("rate", ir.Bucket, 0), state("set", ir.Translation, 0))}
 	close := &ir.Group{
 		Name: "close", Max: 4, Rows: 8, Size: 2, Base: 9,
 		Key:       ir.Struct{Members: []*ir.Member{member("via", ir.AddrType)}, Size: 16},
@@ -97,7 +102,7 @@ func nasty() *ir.Plan {
 			},
 				Value: ir.Struct{Members: []*ir.Member{member("hits", counter),
 					member("next", ir.Type{Kind: ir.NextHop, Size: 36}), member("mac", ir.MacType),
-					state("quota", ir.Credit, 4), state("rate", ir.Bucket, 1), state("ids", ir.Translation, 0)},
+					state("quota", ir.Credit, 4), state("rate", ir.Bucket, 0), state("ids", ir.Translation, 0)},
 					Size: 48}},
 			{Name: "a__b", Kind: "lpm", Size: 4, Key: ir.Struct{
 				Members: []*ir.Member{member("dst", ir.Type{Kind: ir.Prefix, Size: 20})}, Size: 20,
@@ -234,7 +239,8 @@ func TestRenderNames(t *testing.T) {
 		"AB   uint8\n\tAb   uint16\n\tAB_2 uint16", "Range *uint16", "Var uint64", "URLID netip.Addr",
 		"MAC net.HardwareAddr", "Defer *bool",
 		"Tag  [8]byte", "ID   uint8 // 0x1 to 0x4", "Refresh() error", "or 1m0s after its last packet",
-		"Quota []*runtime.Credit", "Rate  *runtime.Bucket", "Rates  []*runtime.Bucket", "Credit []*runtime.Credit",
+		"Quota [4]*runtime.Credit", "Rate  *runtime.Bucket", "Rates  [4]*runtime.Bucket", "Credit [4]*runtime.Credit",
+		" [4][8]byte", " [4]net.HardwareAddr",
 		"ID_2   *runtime.Credit", "Set_2  *runtime.Translation", "Row_2  *runtime.Counter",
 		"Tag_2 *runtime.Counter", "Close_3 *CloseGroups",
 		"Open(ctx context.Context, key netip.Addr) (*CloseGroup, error)", "Receiver   *SubscribersReceiver",

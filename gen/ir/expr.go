@@ -109,11 +109,13 @@ type RowHas struct{ Row *Row }
 func (e *RowHas) Type() Type     { return BoolType }
 func (e *RowHas) parts(*visitor) {}
 
-// RowMember reads a member of a row's value; the row is known to be there. Atomic members are read once.
+// RowMember reads a member of a row's value; the row is known to be there. Atomic members are read once. Of one that has
+// a value for each level of priority it reads that of Level, which is below their number.
 type RowMember struct {
 	Row    *Row
 	Member *Member
 	Part   Part
+	Level  Expr // nil where the member has a single value
 }
 
 func (e *RowMember) Type() Type {
@@ -123,10 +125,10 @@ func (e *RowMember) Type() Type {
 	case PartPort:
 		return UintType(16)
 	}
-	return e.Member.Type
+	return e.Member.Type.One()
 }
 
-func (e *RowMember) parts(*visitor) {}
+func (e *RowMember) parts(v *visitor) { v.exprs(e.Level) }
 
 // CounterValue reads the shared counter whose index is in a member of a row (0 where there is none).
 type CounterValue struct {
@@ -236,7 +238,8 @@ type SumOK struct {
 func (e *SumOK) Type() Type       { return BoolType }
 func (e *SumOK) parts(v *visitor) { v.bytes(e.Off, e.Len) }
 
-// Pick is Then where If holds, else Else: integers, or conditions. Only the one that is chosen is evaluated.
+// Pick is Then where If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is chosen
+// is evaluated.
 type Pick struct{ If, Then, Else Expr }
 
 // Type is the wider one of the two types.

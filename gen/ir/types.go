@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -29,17 +30,19 @@ const (
 	NextHop                 // struct fr_next_hop: a struct fr_hop and the Addr of a next hop
 	Hop                     // struct fr_hop: how a packet leaves; filled in by user space, hidden
 	Ctr                     // u32 index of a shared counter; 0 is none
-	Credit                  // u32 index of the first of Bits credits (1, or one for each level of priority); 0 is none
+	Credit                  // u32 index of a credit, or of the first of one for each level of priority; 0 is none
 	Bucket                  // likewise, of credits that refill by time
 	Translation             // u32 namespace in the table of translations; 0 is none
 	Kinds                   // how many there are
 )
 
-// Type is the type of a value. Size is in bytes, as stored in tables.
+// Type is the type of a value. Size is in bytes, as stored in tables: of all values where there is one for each level of
+// priority, except that credits and buckets have one index for all.
 type Type struct {
-	Kind Kind
-	Bits int // Uint: width; Bool: 1; Credit, Bucket: how many of them, 1 or Plan.Levels
-	Size int
+	Kind   Kind
+	Bits   int // Uint: width; Bool: 1
+	Size   int
+	Levels int // how many values there are, one for each level of priority; 0: a single one, without levels
 }
 
 // Place is where a value may be declared.
@@ -59,7 +62,7 @@ const anywhere = InKey | InValue | InSession | InEvent
 // kind is what there is to know about a kind of type.
 type kind struct {
 	word   string // in specs; after "u" and "bytes" follows a number; "" where a spec can't say it
-	levels string // the word for one of them for each level of priority
+	levels bool   // there may be one for each level of priority
 	what   string // in messages
 	such   string // a value, in messages
 	size   int    // in tables; 0: it is in the type
@@ -78,32 +81,32 @@ const addrSize = 16
 
 var kinds = [Kinds]kind{
 	Uint: {
-		word: "u", what: "an integer", in: anywhere | InSetting, abi: abi.KindUint, show: showUint,
+		word: "u", levels: true, what: "an integer", in: anywhere | InSetting, abi: abi.KindUint, show: showUint,
 	},
 	Bool: {
-		word: "bool", what: "a condition", size: 1, in: anywhere | InSetting, abi: abi.KindBool, golang: "bool",
-		show: func(b []byte) string { return strconv.FormatBool(b[0] != 0) },
+		word: "bool", levels: true, what: "a condition", size: 1, in: anywhere | InSetting, abi: abi.KindBool,
+		golang: "bool", show: func(b []byte) string { return strconv.FormatBool(b[0] != 0) },
 	},
 	Bytes: {
-		word: "bytes", align: 2, in: anywhere, abi: abi.KindBytes, bytes: true, parse: literal.Bytes,
+		word: "bytes", levels: true, align: 2, in: anywhere, abi: abi.KindBytes, bytes: true, parse: literal.Bytes,
 		show: hex.EncodeToString,
 	},
 	Mac: {
-		word: "mac", what: "a link-layer address", such: "02:00:00:00:00:01", size: 6, align: 2,
+		word: "mac", levels: true, what: "a link-layer address", such: "02:00:00:00:00:01", size: 6, align: 2,
 		in:  anywhere | InSetting,
 		abi: abi.KindMAC, bytes: true, golang: "net.HardwareAddr",
 		parse: func(s string, _ int) ([]byte, error) { m, err := literal.Mac(s); return m, err },
 		show:  func(b []byte) string { return net.HardwareAddr(b).String() },
 	},
 	Addr: {
-		word: "ip", what: "an IP address", such: "192.0.2.1", size: addrSize, align: 2, in: anywhere | InSetting,
+		word: "ip", levels: true, what: "an IP address", such: "192.0.2.1", size: addrSize, align: 2, in: anywhere | InSetting,
 		abi: abi.KindAddr, bytes: true, golang: "netip.Addr",
 		parse: parseAddr, show: func(b []byte) string { return addr(b).String() },
 	},
 	Endpoint: {
-		word: "endpoint", what: "an endpoint (address and port)", such: "192.0.2.1:3478", size: abi.EndpointSize,
-		align: 2,
-		in:    anywhere, abi: abi.KindEndpoint, bytes: true, c: "struct fr_endpoint", golang: "netip.AddrPort",
+		word: "endpoint", levels: true, what: "an endpoint (address and port)", such: "192.0.2.1:3478",
+		size: abi.EndpointSize, align: 2,
+		in: anywhere, abi: abi.KindEndpoint, bytes: true, c: "struct fr_endpoint", golang: "netip.AddrPort",
 		parse: parseEndpoint, show: showEndpoint,
 	},
 	Prefix: {
@@ -129,11 +132,11 @@ var kinds = [Kinds]kind{
 		abi: abi.KindCounter, c: "__u32", golang: "*runtime.Counter", show: showUint,
 	},
 	Credit: {
-		word: "credit", levels: "credits", what: "a credit", size: 4, in: InValue,
+		word: "credit", levels: true, what: "a credit", size: 4, in: InValue,
 		abi: abi.KindCredit, c: "__u32", golang: "*runtime.Credit", show: showUint,
 	},
 	Bucket: {
-		word: "bucket", levels: "buckets", what: "a credit", size: 4, in: InValue,
+		word: "bucket", levels: true, what: "a credit", size: 4, in: InValue,
 		abi: abi.KindBucket, c: "__u32", golang: "*runtime.Bucket", show: showUint,
 	},
 	Translation: {
@@ -151,14 +154,37 @@ var (
 	HopType      = KindType(Hop)
 )
 
-// KindType is the type of a kind that has one; of credits, a single one.
+// KindType is the type of a kind that has one.
 func KindType(k Kind) Type {
 	t := Type{Kind: k, Size: kinds[k].size}
-	if k == Bool || kinds[k].levels != "" {
+	if k == Bool {
 		t.Bits = 1
 	}
 	return t
 }
+
+// PerLevel is the type of a value of type t for each of so many levels of priority. ok is false where there can't be.
+func (t Type) PerLevel(levels int) (all Type, ok bool) {
+	if !kinds[t.Kind].levels || t.Levels > 0 {
+		return Type{}, false
+	}
+	if t.Levels = levels; !t.Kind.IsIndex() {
+		t.Size *= levels
+	}
+	return t, true
+}
+
+// One is the type of the value for one level.
+func (t Type) One() Type {
+	if t.Levels > 0 && !t.Kind.IsIndex() {
+		t.Size /= t.Levels
+	}
+	t.Levels = 0
+	return t
+}
+
+// Count is how many values there are.
+func (t Type) Count() int { return max(t.Levels, 1) }
 
 // UintType returns the type of an unsigned integer of so many bits. In tables it takes the next of 1, 2, 4, 8 bytes.
 func UintType(bits int) Type {
@@ -174,21 +200,22 @@ func UintType(bits int) Type {
 	return Type{Kind: Uint, Bits: bits, Size: size}
 }
 
-// Words are the words for types, without the integers u1 to u64 and bytes1 to bytes64.
+// Words are the words for types, without the integers u1 to u64 and bytes1 to bytes64, and without those of which there
+// is one for each level of priority.
 func Words() (words []string) {
 	for _, k := range kinds[Bool:] {
-		for _, w := range []string{k.word, k.levels} {
-			if w != "" && w != kinds[Bytes].word {
-				words = append(words, w)
-			}
+		if k.word != "" && k.word != kinds[Bytes].word {
+			words = append(words, k.word)
 		}
 	}
 	return words
 }
 
-// WordType is the type that a word stands for. perLevel says that it has one of its kind for each level of priority, of
-// which there are so many.
-func WordType(word string, levels int) (t Type, perLevel, ok bool) {
+// LevelsWord follows the word for a type where there is a value for each level of priority.
+const LevelsWord = "[priority]"
+
+// WordType is the type that a word stands for, without LevelsWord.
+func WordType(word string) (t Type, ok bool) {
 	for k, row := range kinds {
 		switch {
 		case word == "":
@@ -198,31 +225,27 @@ func WordType(word string, levels int) (t Type, perLevel, ok bool) {
 				continue
 			}
 			if Kind(k) == Uint {
-				return UintType(n), false, true
+				return UintType(n), true
 			}
-			return Type{Kind: Bytes, Size: n}, false, true
+			return Type{Kind: Bytes, Size: n}, true
 		case word == row.word:
-			return KindType(Kind(k)), false, true
-		case word == row.levels:
-			t := KindType(Kind(k))
-			t.Bits = levels
-			return t, true, true
+			return KindType(Kind(k)), true
 		}
 	}
-	return Type{}, false, false
+	return Type{}, false
 }
 
 // Word is the word for a type in specs; "hop" for that of hidden members.
 func (t Type) Word() string {
 	switch row := kinds[t.Kind]; {
+	case t.Levels > 0:
+		return t.One().Word() + LevelsWord
 	case t.Kind == Uint:
 		return row.word + strconv.Itoa(t.Bits)
 	case t.Kind == Bytes:
 		return row.word + strconv.Itoa(t.Size)
 	case t.Kind == Hop:
 		return "hop"
-	case row.levels != "" && t.Bits > 1:
-		return row.levels
 	default:
 		return row.word
 	}
@@ -231,6 +254,8 @@ func (t Type) Word() string {
 // What says in messages what a value is.
 func (t Type) What() string {
 	switch what := kinds[t.Kind].what; {
+	case t.Levels > 0:
+		return t.One().What() + " for each level of priority"
 	case what != "":
 		return what
 	case t.Size == 0:
@@ -247,11 +272,13 @@ func (t Type) Align() int {
 	if a := kinds[t.Kind].align; a > 0 {
 		return a
 	}
-	return t.Size
+	return t.One().Size
 }
 
-// In reports whether values of a kind may be declared in a place.
-func (k Kind) In(p Place) bool { return kinds[k].in&p != 0 }
+// In reports whether values of a type may be declared in a place. Values for each level of priority are in rows alone.
+func (t Type) In(p Place) bool {
+	return kinds[t.Kind].in&p != 0 && (t.Levels == 0 || p == InValue || p == InSession)
+}
 
 // IsBytes reports whether values are byte strings, not integers.
 func (t Type) IsBytes() bool { return kinds[t.Kind].bytes }
@@ -259,7 +286,7 @@ func (t Type) IsBytes() bool { return kinds[t.Kind].bytes }
 // IsIndex reports whether values are indices of what kernel and user space share: counters, credits, translations.
 func (k Kind) IsIndex() bool { return kinds[k].abi.IsState() }
 
-// Plain reports whether values are byte strings of one piece: bytes, addresses.
+// Plain reports whether a value is a byte string of one piece: bytes, an address.
 func (t Type) Plain() bool { return t.IsBytes() && kinds[t.Kind].c == "" }
 
 // ABI is what the runtime calls the kind.
@@ -270,14 +297,13 @@ func (t Type) C() string { return kinds[t.Kind].c }
 
 // Go is the type's name in the generated package, the narrowest one for integers.
 func (t Type) Go() string {
-	switch t.Kind {
-	case Uint:
+	switch {
+	case t.Levels > 0:
+		return fmt.Sprintf("[%d]%s", t.Levels, t.One().Go())
+	case t.Kind == Uint:
 		return "uint" + strconv.Itoa(8*t.Size)
-	case Bytes:
+	case t.Kind == Bytes:
 		return fmt.Sprintf("[%d]byte", t.Size)
-	}
-	if kinds[t.Kind].levels != "" && t.Bits != 1 {
-		return "[]" + kinds[t.Kind].golang
 	}
 	return kinds[t.Kind].golang
 }
@@ -305,8 +331,17 @@ func (t Type) Parse(text string) ([]byte, error) {
 	return kinds[t.Kind].parse(text, t.Size)
 }
 
-// Show is the inverse of Parse, and of Uint: a value as a person would write it.
-func (t Type) Show(b []byte) string { return kinds[t.Kind].show(b) }
+// Show is the inverse of Parse, and of Uint: a value as a person would write it, or a list of one for each level.
+func (t Type) Show(b []byte) string {
+	if t.Levels == 0 || t.Kind.IsIndex() {
+		return kinds[t.Kind].show(b)
+	}
+	one, values := t.One(), []string{}
+	for value := range slices.Chunk(b, one.Size) {
+		values = append(values, one.Show(value))
+	}
+	return "[" + strings.Join(values, ", ") + "]"
+}
 
 func addr(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)).Unmap() }
 

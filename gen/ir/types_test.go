@@ -20,7 +20,7 @@ func TestKinds(t *testing.T) {
 			typ.Size = 5
 		}
 		name := typ.Word()
-		if got, _, ok := WordType(name, 0); row.in != 0 && (!ok || got != typ) {
+		if got, ok := WordType(name); row.in != 0 && (!ok || got != typ) {
 			t.Errorf("%s: its word stands for %+v, not %+v", name, got, typ)
 		}
 		if row.in == 0 != (k == Hop) {
@@ -50,16 +50,12 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: %q is %x, %v", name, typ.Example(), b, err)
 		}
 	}
-	if typ, perLevel, ok := WordType("buckets", 4); !ok || !perLevel || typ != (Type{Kind: Bucket, Bits: 4, Size: 4}) ||
-		typ.Word() != "buckets" || typ.Go() != "[]*runtime.Bucket" {
-		t.Errorf("buckets: %+v", typ)
-	}
-	for _, wrong := range []string{"", "u", "u0", "u65", "u08", "u+8", "bytes", "bytes0", "bytes65", "hop", "uint8"} {
-		if _, _, ok := WordType(wrong, 8); ok {
+	for _, wrong := range []string{"", "u", "u0", "u65", "u08", "u+8", "bytes", "bytes0", "bytes65", "hop", "uint8", "u8[priority]"} {
+		if _, ok := WordType(wrong); ok {
 			t.Errorf("%q is a type", wrong)
 		}
 	}
-	if len(Words()) != 12 {
+	if len(Words()) != 10 {
 		t.Errorf("the words are %q", Words())
 	}
 	if b, err := UintType(12).Uint(0xFFF); err != nil || !bytes.Equal(b, []byte{0xff, 0xf}) {
@@ -70,5 +66,38 @@ func TestKinds(t *testing.T) {
 	}
 	if b, err := KindType(Ctr).Uint(70000); err != nil || len(b) != 4 {
 		t.Errorf("%x, %v", b, err)
+	}
+}
+
+// TestLevels has types with a value for each level of priority.
+func TestLevels(t *testing.T) {
+	for _, tt := range []struct {
+		word, all, golang, shown string
+		size                     int
+	}{
+		{"u16", "u16[priority]", "[3]uint16", "[0, 0, 0]", 6}, {"bool", "bool[priority]", "[3]bool", "[false, false, false]", 3},
+		{"bytes8", "bytes8[priority]", "[3][8]byte", "", 24}, {"ip", "ip[priority]", "[3]netip.Addr", "[::, ::, ::]", 48},
+		{"credit", "credit[priority]", "[3]*runtime.Credit", "0", 4}, {"bucket", "bucket[priority]", "[3]*runtime.Bucket", "", 4},
+		{"counter", "", "", "", 0}, {"translation", "", "", "", 0}, {"next_hop", "", "", "", 0}, {"prefix", "", "", "", 0},
+	} {
+		one, _ := WordType(tt.word)
+		all, ok := one.PerLevel(3)
+		if ok != (tt.all != "") {
+			t.Errorf("%s for each level: %v", tt.word, ok)
+			continue
+		}
+		if !ok {
+			continue
+		}
+		if all.Word() != tt.all || all.Go() != tt.golang || all.Size != tt.size || all.One() != one || all.Count() != 3 ||
+			all.Align() != one.Align() || all.In(InKey) || all.In(InEvent) || !all.In(InValue) {
+			t.Errorf("%s: %+v, %s, in Go %s", tt.word, all, all.Word(), all.Go())
+		}
+		if got := all.Show(make([]byte, all.Size)); tt.shown != "" && got != tt.shown {
+			t.Errorf("%s: zeros are %s", tt.all, got)
+		}
+		if _, twice := all.PerLevel(3); twice {
+			t.Errorf("%s has levels twice", tt.all)
+		}
 	}
 }

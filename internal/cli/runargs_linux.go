@@ -99,7 +99,7 @@ func (in *runInput) setting(desc *abi.Desc, text string) error {
 	var names []string
 	for _, s := range desc.Settings {
 		if s.Name == name {
-			v, err := parseValue("setting "+name, s.Kind, value)
+			v, err := parseValue("setting "+name, member{kind: s.Kind}, value)
 			if err != nil {
 				return err
 			}
@@ -113,8 +113,9 @@ func (in *runInput) setting(desc *abi.Desc, text string) error {
 
 // member is a name with a kind: a field of a session, a member of a row.
 type member struct {
-	name string
-	kind abi.Kind
+	name   string
+	kind   abi.Kind
+	levels int // how many values, one for each level of priority; 0: a single one
 }
 
 // isState says whether the member refers to something that changes while packets flow.
@@ -146,7 +147,7 @@ func (in *runInput) session(desc *abi.Desc, text string) error {
 		}
 		var members []member
 		for _, f := range s.Fields {
-			members = append(members, member{f.Name, f.Kind})
+			members = append(members, member{f.Name, f.Kind, f.Levels})
 		}
 		fields, err := parseMembers("session "+kind, members, strings.Fields(rest))
 		if err != nil {
@@ -208,7 +209,7 @@ func visible(members []abi.Member) []member {
 	var out []member
 	for _, m := range members {
 		if !m.Hidden {
-			out = append(out, member{m.Name, m.Kind})
+			out = append(out, member{m.Name, m.Kind, m.Levels})
 		}
 	}
 	return out
@@ -238,7 +239,7 @@ func parseMembers(where string, members []member, words []string) ([]any, error)
 			if out[i] != nil {
 				return nil, usage("%s: %s is given twice", where, name)
 			}
-			v, err := parseValue(where+", "+name, m.kind, value)
+			v, err := parseValue(where+", "+name, m, value)
 			if err != nil {
 				return nil, err
 			}
@@ -251,8 +252,8 @@ func parseMembers(where string, members []member, words []string) ([]any, error)
 	return out, nil
 }
 
-func parseValue(where string, kind abi.Kind, text string) (any, error) {
-	v, err := readValue(kind, text)
+func parseValue(where string, m member, text string) (any, error) {
+	v, err := readValues(m, text)
 	if err != nil {
 		return nil, &diag.Diagnostic{Code: codeValue, Message: fmt.Sprintf("%s: %v", where, err)}
 	}

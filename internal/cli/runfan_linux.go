@@ -60,8 +60,8 @@ func openGroups(ctx context.Context, relay *runtime.Relay, in *runInput) ([]*rec
 	return all, nil
 }
 
-// begin gives a counter its first value, a credit its limit, a bucket its rate; those for each level of priority all
-// get the same.
+// begin gives a counter its first value, a credit its limit, a bucket its rate; those for each level of priority have a
+// list of them.
 func begin(state, first any) {
 	if first == nil {
 		return
@@ -72,16 +72,15 @@ func begin(state, first any) {
 	case *runtime.Credit:
 		s.SetLimit(first.(uint64))
 	case []*runtime.Credit:
-		for _, c := range s {
-			c.SetLimit(first.(uint64))
+		for i, c := range s {
+			begin(c, first.([]any)[i])
 		}
 	case *runtime.Bucket:
 		rate := first.(runtime.Rate)
 		s.SetRate(rate.PerSecond, rate.Burst)
 	case []*runtime.Bucket:
-		rate := first.(runtime.Rate)
-		for _, b := range s {
-			b.SetRate(rate.PerSecond, rate.Burst)
+		for i, b := range s {
+			begin(b, first.([]any)[i])
 		}
 	}
 }

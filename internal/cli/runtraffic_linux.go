@@ -232,13 +232,17 @@ func membersText(s *ir.Struct, values []*spec.TestValue) string {
 }
 
 func valueText(name string, t ir.Type, values []*spec.TestValue) string {
-	text := zeroText(t)
+	text := zeroText(t.One())
 	for _, v := range values {
 		if v.Name.Value == name {
-			text = literalText(v.Value)
-			if t.Kind == ir.Bucket { // a test says how much may be sent at once
-				text += "/" + text
+			var all []string
+			for _, one := range v.Value.All() {
+				if text = literalText(one); t.Kind == ir.Bucket { // a test says how much may be sent at once
+					text += "/" + text
+				}
+				all = append(all, text)
 			}
+			text = strings.Join(all, ",")
 		}
 	}
 	return name + "=" + text
@@ -453,16 +457,12 @@ func arrivalTallies(t *traffic) []tally {
 // topUp gives a receiver's credits what they had at the beginning once more. Buckets refill by themselves.
 func (v *receiver) topUp() {
 	for i, first := range v.first {
-		limit, ok := first.(uint64)
-		if !ok {
-			continue
-		}
 		switch s := v.handle.State(i).(type) {
 		case *runtime.Credit:
-			s.SetLimit(s.Spent() + limit)
+			s.SetLimit(s.Spent() + first.(uint64))
 		case []*runtime.Credit:
-			for _, c := range s {
-				c.SetLimit(c.Spent() + limit)
+			for level, c := range s {
+				c.SetLimit(c.Spent() + first.([]any)[level].(uint64))
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,30 @@ func readValue(kind abi.Kind, text string) (any, error) {
 		return nil, fmt.Errorf("%q is not %s", text, what)
 	}
 	return v, nil
+}
+
+// readValues reads the value of a member. Those for each level of priority stand in a list, 1,2,4; a single one is that of
+// all levels.
+func readValues(m member, text string) (any, error) {
+	if m.levels == 0 {
+		return readValue(m.kind, text)
+	}
+	texts := strings.Split(text, ",")
+	if len(texts) == 1 {
+		texts = slices.Repeat(texts, m.levels)
+	}
+	if len(texts) != m.levels {
+		return nil, fmt.Errorf("%d values, where there are %d levels of priority", len(texts), m.levels)
+	}
+	var all []any
+	for _, text := range texts {
+		v, err := readValue(m.kind, text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
 }
 
 func parseRate(text string) (runtime.Rate, error) {

@@ -40,3 +40,15 @@ func TestReadValue(t *testing.T) {
 		}
 	}
 }
+
+func TestReadValues(t *testing.T) {
+	for text, want := range map[string]any{
+		"7": []any{uint64(7), uint64(7), uint64(7)}, "7,8,0x9": []any{uint64(7), uint64(8), uint64(9)},
+		"7,8": nil, "7,8,9,10": nil, "7,,9": nil,
+	} {
+		got, err := readValues(member{kind: abi.KindUint, levels: 3}, text)
+		if (err != nil) != (want == nil) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+}

@@ -18,7 +18,7 @@ headers: media: fields: [{name: "level", bits: 8}, {name: "number", bits: 16}, {
 priority: {levels: 4, from: "low(media.level, 2)"}
 groups: subscribers: {
 	key: {server: "endpoint"}
-	receiver: {local: "endpoint", remote: "endpoint", layer: "u8", skipped: "counter", credit: "credits"}
+	receiver: {local: "endpoint", remote: "endpoint", layer: "u8", skipped: "counter", credit: "credit[priority]"}
 	max: 512
 }
 events: sent: fields: {number: "u16"}

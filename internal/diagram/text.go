@@ -31,6 +31,8 @@ func expression(e *spec.Expr) string {
 		return strings.Join(path, ".")
 	case spec.OpIndex:
 		return inner(e.Args[0]) + "[" + expression(e.Args[1]) + "]"
+	case spec.OpPart:
+		return expression(e.Args[0]) + "." + e.Path[0].Value
 	case spec.OpCall:
 		var args []string
 		for _, a := range e.Args {

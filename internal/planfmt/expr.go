@@ -43,7 +43,11 @@ func expr(e ir.Expr) string {
 	case *ir.RowHas:
 		return e.Row.Name + "?"
 	case *ir.RowMember:
-		return e.Row.Name + "." + e.Member.Name + part(e.Part)
+		level := ""
+		if e.Level != nil {
+			level = "[" + expr(e.Level) + "]"
+		}
+		return e.Row.Name + "." + e.Member.Name + level + part(e.Part)
 	case *ir.CounterValue:
 		return fmt.Sprintf("counter(%s.%s)", e.Row.Name, e.Member.Name)
 	case *ir.Bin:

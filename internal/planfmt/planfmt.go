@@ -274,8 +274,8 @@ func stop(p *ir.Program, i int) string {
 }
 
 func typeName(t ir.Type) string {
-	if (t.Kind == ir.Credit || t.Kind == ir.Bucket) && t.Bits > 1 {
-		return fmt.Sprintf("%s(%d)", t.Word(), t.Bits)
+	if t.Levels > 0 {
+		return fmt.Sprintf("%s[%d]", t.One().Word(), t.Levels)
 	}
 	return t.Word()
 }

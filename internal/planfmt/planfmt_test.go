@@ -88,9 +88,10 @@ program out tc/ingress
 func TestFanOutText(t *testing.T) {
 	u8, u64 := ir.UintType(8), ir.UintType(64)
 	member := func(name string, kind ir.Kind, off int) *ir.Member {
-		return &ir.Member{Name: name, Type: ir.Type{Kind: kind, Bits: 4, Size: 4}, Off: off}
+		return &ir.Member{Name: name, Type: ir.Type{Kind: kind, Size: 4}, Off: off}
 	}
 	credit, next, names := member("credit", ir.Bucket, 0), member("next", ir.Ctr, 4), member("names", ir.Translation, 8)
+	credit.Type.Levels = 4
 	to := &ir.Member{Name: "to", Type: ir.AddrType, Off: 12}
 	hop := &ir.Member{Name: "hop_to", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 28, Hidden: true, To: to}
 	key := &ir.Member{Name: "number", Type: ir.UintType(32)}
@@ -177,7 +178,7 @@ group subscribers, 8 receivers in each, 16 in all from 1 on, 4 groups, 24 rows
   key, 4 bytes
       0 number u32
   receiver, 48 bytes
-      0 credit buckets(4)
+      0 credit bucket[4]
       4 next counter
       8 names translation
      12 to ip

@@ -46,17 +46,17 @@ func findCredits(plan *ir.Plan) creditRange {
 	}
 }
 
-// index is the first of t.Bits credits, or 0, which is none.
+// index is the first of as many credits as a type has, or 0, which is none.
 func (c creditRange) index(s Source, t ir.Type) uint32 {
 	first, end := 1, c.split
 	if t.Kind == ir.Bucket {
 		first, end = c.split, c.end
 	}
-	n := min((end-first)/t.Bits, 8) // few: receivers share them
+	n := min((end-first)/t.Count(), 8) // few: receivers share them
 	if n < 1 || s.One(16) {
 		return 0
 	}
-	return uint32(first + t.Bits*s.IntN(n))
+	return uint32(first + t.Count()*s.IntN(n))
 }
 
 // groups makes groups of receivers. Their keys are often those of the round before: the kernel takes its time over new
@@ -108,8 +108,11 @@ func (s Source) family(m *ir.Member, row []byte, v4 bool) {
 	if m.Type.Kind != ir.Addr && m.Type.Kind != ir.Endpoint {
 		return
 	}
-	for isMapped(row[m.Off:]) != v4 && !s.One(12) {
-		copy(row[m.Off:m.Off+m.Type.Size], s.typed(m.Type, nil))
+	one := m.Type.One()
+	for value := range slices.Chunk(row[m.Off:m.Off+m.Type.Size], one.Size) {
+		for isMapped(value) != v4 && !s.One(12) {
+			copy(value, s.typed(one, nil))
+		}
 	}
 }
 

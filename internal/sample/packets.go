@@ -223,7 +223,11 @@ func (g *Generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, key
 		if m.Hidden || n >= len(from) {
 			continue
 		}
-		if e := from[n]; e.Op == spec.OpName && len(e.Path) >= 2 {
+		e := from[n]
+		for e.Op == spec.OpCall && e.Fn.Value == "pick" && len(e.Args) == 3 {
+			e = e.Args[1+g.IntN(2)]
+		}
+		if e.Op == spec.OpName && len(e.Path) >= 2 {
 			name := dotted(e.Path)
 			if !given[name] || again {
 				g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type, mapped)

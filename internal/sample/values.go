@@ -92,8 +92,15 @@ func (s Source) integer(bits int) uint64 {
 	return s.Uint64() & top
 }
 
-// typed is a random value in the layout of a table or a setting.
+// typed is a random value in the layout of a table or a setting, or one for each level of priority.
 func (s Source) typed(t ir.Type, is []ir.Range) []byte {
+	if t.Levels > 0 && !t.Kind.IsIndex() {
+		var all []byte
+		for range t.Levels {
+			all = append(all, s.typed(t.One(), is)...)
+		}
+		return all
+	}
 	addr := func() []byte {
 		a := s.address().As16()
 		return a[:]

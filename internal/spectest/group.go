@@ -28,13 +28,13 @@ func sharedName(t ir.Type) string {
 	}[t.Kind]
 }
 
-// take takes a new entry and gives it a value: what a counter holds, a credit's limit, the burst of one that refills
-// (at a rate of 1 a second), the number of a translation's namespace. Where no value is given it is 0, or a namespace
-// of its own.
-func (p *preparer) take(t ir.Type, value *uint64, pos diag.Pos) ([]byte, bool) {
-	v := uint64(0)
-	if value != nil {
-		v = *value
+// take takes new entries and gives them values: what a counter holds, a credit's limit, the burst of one that refills
+// (at a rate of 1 a second), the number of a translation's namespace. Where no values are given they are 0, or a
+// namespace of its own.
+func (p *preparer) take(t ir.Type, values []uint64, pos diag.Pos) ([]byte, bool) {
+	given := values != nil
+	if !given {
+		values = make([]uint64, t.Count())
 	}
 	state := p.t.state
 	index, n, room := 0, 1, 0
@@ -43,23 +43,23 @@ func (p *preparer) take(t ir.Type, value *uint64, pos diag.Pos) ([]byte, bool) {
 		index, room = p.counters+1, len(state.Shared)
 		p.counters++
 	case ir.Credit, ir.Bucket:
-		n = t.Bits
+		n = t.Count()
 		index, room = p.credits+1, len(state.Credits)
 		p.credits += n
 	case ir.Translation:
-		if value == nil {
-			v = uint64(firstNamespace + p.namespaces)
+		if !given {
+			values[0] = uint64(firstNamespace + p.namespaces)
 			p.namespaces++
 		}
-		return binary.LittleEndian.AppendUint32(nil, uint32(v)), true
+		return binary.LittleEndian.AppendUint32(nil, uint32(values[0])), true
 	}
 	if index+n > room {
 		p.diags.Add(codeIncomplete, pos, "more %ss are used than the spec has room for (%d)", sharedName(t),
 			max(room-1, 0))
 		return nil, false
 	}
-	for i := index; i < index+n; i++ {
-		switch t.Kind {
+	for level, v := range values {
+		switch i := index + level; t.Kind {
 		case ir.Ctr:
 			state.Shared[i] = v
 		case ir.Credit:
@@ -88,7 +88,7 @@ func held(state *sim.Relay, t ir.Type, index uint32) uint64 {
 // comparable refuses to expect what no single number says.
 func (p *preparer) comparable(values []given, src *spec.TestRow) bool {
 	for _, g := range values {
-		if t := g.member.Type; t.Kind == ir.Bucket || t.Kind == ir.Credit && t.Bits > 1 {
+		if t := g.member.Type; t.Kind == ir.Bucket || t.Kind == ir.Credit && t.Levels > 0 {
 			p.diags.Add(codeTestValue, src.Table.Pos, "%q can't be expected: only what remains of a single credit "+
 				"that doesn't refill can", g.member.Name)
 			return false

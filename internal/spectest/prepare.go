@@ -47,7 +47,7 @@ type row struct {
 
 type given struct {
 	member *ir.Member
-	bytes  []byte // of a counter, a credit or a translation: 8 bytes, what stands for it in tests
+	bytes  []byte // of a counter, a credit or a translation: 8 bytes for each, what stands for it in tests
 }
 
 // counter is a counter that is expected: a named one, or (index -1) that of a reason.
@@ -282,15 +282,8 @@ func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
 	}
 }
 
-// value lays a literal out; what is shared becomes the index of a new entry with that value.
+// value lays a literal out.
 func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) {
-	if t.Kind.IsIndex() {
-		if l.Kind != spec.LitInt {
-			p.diags.Add(codeTestValue, l.Pos, "%s: it wants the value of the %s, an integer", what, sharedName(t))
-			return nil, false
-		}
-		return p.take(t, &l.Int, l.Pos)
-	}
 	b, err := testrun.Encode(l, t, p.hop)
 	if err != nil {
 		p.bad(l, what, err)
@@ -303,7 +296,9 @@ func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) 
 func (p *preparer) give(m *ir.Member, l spec.Literal, what string) (given, bool) {
 	t := m.Type
 	if t.Kind.IsIndex() {
-		t = ir.UintType(64)
+		if t = ir.UintType(64); m.Type.Levels > 0 {
+			t, _ = t.PerLevel(m.Type.Levels)
+		}
 	}
 	b, err := testrun.Encode(l, t, p.hop)
 	if err != nil {
@@ -323,13 +318,12 @@ func (p *preparer) lay(s *ir.Struct, values []given, pos diag.Pos) ([]byte, bool
 			b = values[i].bytes
 		}
 		if m.Type.Kind.IsIndex() {
-			var value *uint64
-			if b != nil {
-				v := binary.LittleEndian.Uint64(b)
-				value = &v
+			var values []uint64
+			for one := range slices.Chunk(b, 8) {
+				values = append(values, binary.LittleEndian.Uint64(one))
 			}
 			var ok bool
-			if b, ok = p.take(m.Type, value, pos); !ok {
+			if b, ok = p.take(m.Type, values, pos); !ok {
 				return nil, false
 			}
 		}

@@ -171,7 +171,7 @@ func (r *Relay) markMembers(s *ir.Struct, row []byte) {
 				r.mark(abi.MapShared, i)
 			}
 		case ir.Credit, ir.Bucket:
-			for i := index(m, row); i > 0 && i < r.plan.Credits && i < index(m, row)+m.Type.Bits; i++ {
+			for i := index(m, row); i > 0 && i < r.plan.Credits && i < index(m, row)+m.Type.Count(); i++ {
 				r.mark(abi.MapCredits, i)
 			}
 		}
@@ -188,7 +188,7 @@ func buckets(s *sim.Relay) map[int]bool {
 	find := func(st *ir.Struct, row []byte) {
 		for _, m := range st.Members {
 			if m.Type.Kind == ir.Bucket {
-				for i := range m.Type.Bits {
+				for i := range m.Type.Count() {
 					out[index(m, row)+i] = true
 				}
 			}

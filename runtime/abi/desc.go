@@ -45,9 +45,11 @@ type Setting struct {
 type Member struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
-	Bits int    `json:"bits,omitempty"` // KindUint: width; KindCredit, KindBucket: how many of them
-	Size int    `json:"size"`
-	Off  int    `json:"off"`
+	Bits int    `json:"bits,omitempty"` // KindUint: width
+	// how many values there are, one for each level of priority; 0: a single one, without levels
+	Levels int `json:"levels,omitempty"`
+	Size   int `json:"size"` // of all values; of credits and buckets, which have one index for all, that of the index
+	Off    int `json:"off"`
 	// the runtime fills it in: "slot", "gen", "receiver" (KindUint of 4 bytes), hops
 	Hidden bool `json:"hidden,omitempty"`
 	// KindHop: the member (of the same value) that has the address the hop leads to
@@ -55,6 +57,9 @@ type Member struct {
 	// KindHop: the member that has the address packets come from; "": they have none of their own
 	From string `json:"from,omitempty"`
 }
+
+// Count is how many values the member has.
+func (m *Member) Count() int { return max(m.Levels, 1) }
 
 // Find returns the member of a name that isn't hidden; nil: there is none.
 func Find(members []Member, name string) *Member {
@@ -122,6 +127,7 @@ type Field struct {
 	Name   string      `json:"name"`
 	Kind   Kind        `json:"kind"`
 	Bits   int         `json:"bits,omitempty"`
+	Levels int         `json:"levels,omitempty"`
 	Size   int         `json:"size"`
 	Ranges [][2]uint64 `json:"ranges,omitempty"` // KindUint: the values allowed, inclusive; empty: any that fit
 }

@@ -8,23 +8,23 @@ import (
 // Kind is the kind of a value in a setting, a key or a value. The zero Kind is none.
 type Kind uint8
 
-// The Go type of a value of each kind is in parentheses. Integers are stored in host order, addresses as 16 bytes in
+// The Go type of a value of each kind is in parentheses; where there is a value for each level of priority, it is a slice:
+// []*runtime.Credit, []*runtime.Bucket, []any of all others. Integers are stored in host order, addresses as 16 bytes in
 // network order (IPv4 mapped into IPv6).
 const (
-	KindUint     Kind = iota + 1 // uint64; Size 1, 2, 4 or 8 bytes
-	KindBool                     // bool; 1 byte
-	KindBytes                    // []byte of Size bytes
-	KindMAC                      // net.HardwareAddr
-	KindAddr                     // netip.Addr
-	KindEndpoint                 // netip.AddrPort; see EndpointSize
-	KindPrefix                   // netip.Prefix; see PrefixSize
-	KindNextHop                  // netip.Addr; see NextHopSize
-	KindHop                      // hidden; see HopSize
-	KindCounter                  // *runtime.Counter; index into the shared counters, 0 for none
-	// *runtime.Credit or []*runtime.Credit (by priority); index into the credits, 0 for none
-	KindCredit
-	KindBucket      // *runtime.Bucket or []*runtime.Bucket; likewise
-	KindTranslation // *runtime.Translation; namespace, 0 for none
+	KindUint        Kind = iota + 1 // uint64; Size 1, 2, 4 or 8 bytes
+	KindBool                        // bool; 1 byte
+	KindBytes                       // []byte of Size bytes
+	KindMAC                         // net.HardwareAddr
+	KindAddr                        // netip.Addr
+	KindEndpoint                    // netip.AddrPort; see EndpointSize
+	KindPrefix                      // netip.Prefix; see PrefixSize
+	KindNextHop                     // netip.Addr; see NextHopSize
+	KindHop                         // hidden; see HopSize
+	KindCounter                     // *runtime.Counter; index into the shared counters, 0 for none
+	KindCredit                      // *runtime.Credit; index into the credits, 0 for none
+	KindBucket                      // *runtime.Bucket; likewise
+	KindTranslation                 // *runtime.Translation; namespace, 0 for none
 )
 
 var kindNames = []string{

@@ -116,7 +116,7 @@ func TestReceivers(t *testing.T) {
 			Key: []abi.Member{{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4}}, KeySize: 4,
 			Receiver: []abi.Member{local, remote,
 				{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
-				{Name: "credit", Kind: abi.KindCredit, Bits: 2, Size: 4, Off: 64},
+				{Name: "credit", Kind: abi.KindCredit, Levels: 2, Size: 4, Off: 64},
 				{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true}},
 			ReceiverSize: 80,
 		}},

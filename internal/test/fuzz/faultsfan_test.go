@@ -28,6 +28,21 @@ func emitted(f func(*ir.Emit) bool) func(*ir.Plan) bool {
 	return effects(func(fx *ir.Effects) bool { return slices.ContainsFunc(fx.Emits, f) })
 }
 
+// leveled changes all reads of a value for a level of priority.
+func leveled(f func(*ir.RowMember)) func(*ir.Plan) bool {
+	return func(p *ir.Plan) (was bool) {
+		for s := range ir.AllStmts(p) {
+			for e := range ir.Exprs(s) {
+				if e, ok := e.(*ir.RowMember); ok && e.Level != nil {
+					f(e)
+					was = true
+				}
+			}
+		}
+		return was
+	}
+}
+
 // copied changes the first copy that f accepts.
 func copied(f func(*ir.Copy) bool) func(*ir.Plan) bool {
 	return stmt(func(_ *ir.Program, s *ir.Copy) bool { return f(s) })
@@ -76,6 +91,10 @@ var fanOutCodeFaults = []fault{
 		old: `st32\(new_tag->stream, ld32\(saved_tag->stream\)\);`, new: ``},
 	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`,
 		new: ``},
+	{where: "code", spec: "levels", what: "a value of another level is sent", old: `r->base\[fr_level\(priority, 3\)\]`,
+		new: `r->base[1]`},
+	{where: "code", spec: "levels", what: "the bytes of the other choice are told",
+		old: `(event0 \+ 16,[^;]*)ld64\(r->id\[fr_level\(priority, 3\)\]\) :`, new: `${1}ld64(r->other) :`},
 	{where: "code", spec: "credits", what: "what is refused gets nothing back",
 		old: `(bpf_clone_redirect\(skb, [^{]*\{\n[^\n]*\n)\s*fr_refund\(credit0, spent0\);`, new: `$1`},
 	{where: "code", spec: "credits", what: "the first of two credits isn't given back",
@@ -128,15 +147,17 @@ var fanOutFaults = []fault{
 		plan: admitted(func(s *ir.Admit) bool { s.Cost = plus(1)(s.Cost); return true })},
 	{where: "back end", spec: "credits", what: "the credit of another level is spent",
 		plan: admitted(func(s *ir.Admit) bool {
-			was := s.Member.Type.Bits > 1
+			was := s.Member.Type.Levels > 0
 			s.Level = number(0)
 			return was
 		})},
+	{where: "back end", spec: "levels", what: "the value of another level is read",
+		plan: leveled(func(e *ir.RowMember) { e.Level = number(0) })},
 	{where: "back end", spec: "credits", what: "refused packets count for another level",
 		plan: admitted(func(s *ir.Admit) bool {
 			was := s.Level != nil
 			s.Level = nil
-			return was && s.Member.Type.Bits == 1
+			return was && s.Member.Type.Levels == 0
 		})},
 	{where: "back end", spec: "credits", what: "refused packets don't count for the receiver",
 		plan: admitted(func(s *ir.Admit) bool { was := s.Count != nil; s.Count = nil; return was })},

@@ -106,7 +106,7 @@ func (w *rewriting) set() string {
 			v = w.literal(pick(w.generator, a))
 		} else if r.t.kind == intKind && r.flds[0].kind != varintField {
 			v = w.stored(narrowest(r))
-		} else if v, ok = w.typed(typ{r.t.kind, narrowestOf(r)}); !ok {
+		} else if v, ok = w.typed(typ{kind: r.t.kind, n: narrowestOf(r)}); !ok {
 			continue
 		}
 		out = append(out, fmt.Sprintf("%q: %s", r.text, w.quoted(v)))
@@ -418,7 +418,7 @@ func (w *rewriting) send() string {
 	}
 	if w.inFan && hasPorts {
 		receivers := func(r ref) bool { return r.t.kind == endpointKind && strings.HasPrefix(r.text, "r.") }
-		if to, ok := w.choose(receivers); ok {
+		if to, ok := w.choose(func(r ref) bool { return receivers(r) && !strings.Contains(r.text, "[") }); ok {
 			from, _ := w.choose(receivers)
 			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from.text, to.text))
 		}

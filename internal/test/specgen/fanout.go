@@ -57,13 +57,26 @@ func (g *generator) priority() string {
 func (g *generator) sharedTypes() []typ {
 	out := []typ{{kind: counterKind}, {kind: creditKind}, {kind: bucketKind}, {kind: translationKind}}
 	if g.levels > 0 {
-		out = append(out, typ{kind: creditsKind}, typ{kind: bucketsKind})
+		out = append(out, typ{kind: creditKind, levels: true}, typ{kind: bucketKind, levels: true})
 	}
 	return out
 }
 
+// level makes an expression of a level of priority.
+func (s *scope) level() string {
+	switch {
+	case s.hasLevel && !s.one(4):
+		return "priority"
+	case s.one(2):
+		return fmt.Sprintf("(%s) %% %d", s.intLeaf(), s.levels)
+	}
+	return fmt.Sprint(s.IntN(s.levels))
+}
+
 // levelType is the type of the packet's priority.
-func (g *generator) levelType() typ { return typ{intKind, max(1, mathbits.Len(uint(g.levels-1)))} }
+func (g *generator) levelType() typ {
+	return typ{kind: intKind, n: max(1, mathbits.Len(uint(g.levels-1)))}
+}
 
 // fansOut reports whether a rule's packet can be copied at all.
 func (w *rewriting) fansOut() bool {
@@ -126,7 +139,7 @@ func (s *scope) group() *fanGroup {
 		f.receiver = append(f.receiver, member{names.next(), typ{kind: nextHopKind}})
 	}
 	for range s.between(0, 4) {
-		t := pick(s.generator, valueTypes)
+		t := s.valueType()
 		if s.one(2) {
 			t = pick(s.generator, s.sharedTypes())
 		}
@@ -185,7 +198,7 @@ func (s *scope) let() string {
 		}
 		n := s.between(1, 64)
 		out = append(out, fmt.Sprintf("%s: %s", label(name), s.quoted(s.fitting(n))))
-		s.refs = append(s.refs, ref{text: name, t: typ{intKind, 64}})
+		s.refs = append(s.refs, ref{text: name, t: typ{kind: intKind, n: 64}})
 	}
 	return "{let: " + s.braces(out) + "}"
 }
@@ -246,17 +259,13 @@ func (s *scope) stored(bits int) string {
 
 // admit spends a credit of a row, or returns "" where none has one.
 func (s *scope) admit() string {
-	r, ok := s.choose(func(r ref) bool { return r.t.kind >= creditKind && r.t.kind <= bucketsKind })
+	r, ok := s.choose(func(r ref) bool { return r.t.kind == creditKind || r.t.kind == bucketKind })
 	if !ok {
 		return ""
 	}
 	credit := r.text
-	if r.t.kind == creditsKind || r.t.kind == bucketsKind {
-		level := fmt.Sprint(s.IntN(s.levels))
-		if s.hasLevel && !s.one(4) {
-			level = "priority"
-		}
-		credit += "[" + level + "]"
+	if r.t.levels {
+		credit += "[" + s.level() + "]"
 	}
 	cost := pick(s.generator, []string{"1", "len(udp.payload)", "skb.len"})
 	if !slices.ContainsFunc(s.lens, func(l ref) bool { return l.text == "udp.payload" && s.known(l.need) }) ||

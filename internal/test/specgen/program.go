@@ -33,7 +33,6 @@ func (g *generator) program(name string) string {
 	}
 	if g.levels > 0 {
 		fmt.Fprintf(&w, "\tpriority: %q\n", s.int(1))
-		s.hasLevel = true
 	}
 	if g.one(4) {
 		var m string
@@ -61,7 +60,7 @@ func (g *generator) program(name string) string {
 	if when != "" {
 		fmt.Fprintf(&w, "\twhen: %s\n", g.quoted(when))
 	}
-	if s.hasLevel { // known after the lookups
+	if s.hasLevel = g.levels > 0; s.hasLevel { // known after the lookups
 		s.refs = append(s.refs, ref{text: "priority", t: g.levelType()})
 	}
 	n := g.between(1, 4)

@@ -21,18 +21,22 @@ const (
 	counterKind
 	translationKind
 	creditKind
-	creditsKind
 	bucketKind
-	bucketsKind
 )
 
-// typ is a type: n is the number of bits of an integer or of bytes.
+// typ is a type: n is the number of bits of an integer or of bytes. With levels there is a value for each level of
+// priority.
 type typ struct {
-	kind kind
-	n    int
+	kind   kind
+	n      int
+	levels bool
 }
 
 func (t typ) text() string {
+	if t.levels {
+		t.levels = false
+		return t.text() + "[priority]"
+	}
 	switch t.kind {
 	case intKind:
 		return fmt.Sprintf("u%d", t.n)
@@ -41,8 +45,7 @@ func (t typ) text() string {
 	}
 	return [...]string{boolKind: "bool", macKind: "mac", addrKind: "ip", endpointKind: "endpoint", prefixKind: "prefix",
 		nextHopKind: "next_hop", counterKind: "counter",
-		translationKind: "translation", creditKind: "credit", creditsKind: "credits", bucketKind: "bucket",
-		bucketsKind: "buckets",
+		translationKind: "translation", creditKind: "credit", bucketKind: "bucket",
 	}[t.kind]
 }
 
@@ -148,7 +151,7 @@ func (g *generator) newScope(stack []*entry, names *namer) *scope {
 		s.refs = append(s.refs, ref{text: "setting." + x.name, t: x.t})
 	}
 	for _, m := range []string{"len", "mark", "priority"} {
-		s.refs = append(s.refs, ref{text: "skb." + m, t: typ{intKind, 32}})
+		s.refs = append(s.refs, ref{text: "skb." + m, t: typ{kind: intKind, n: 32}})
 	}
 	return s
 }
@@ -184,7 +187,7 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 	// a part of one, a field of the other
 	if len(hs) == 2 && hs[0] != hs[1] && hs[0].field("dscp") != nil && hs[1].field("dscp") != nil {
 		flds := []*field{stdIPv4.field("ttl"), stdIPv6.field("hop_limit")}
-		s.refs = append(s.refs, ref{text: name + ".hop_limit", t: typ{intKind, 8}, need: need, at: e, flds: flds})
+		s.refs = append(s.refs, ref{text: name + ".hop_limit", t: typ{kind: intKind, n: 8}, need: need, at: e, flds: flds})
 	}
 	for _, p := range hs[0].parts {
 		if slices.ContainsFunc(hs, func(h *header) bool {
@@ -203,20 +206,20 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 		}
 		s.refs = append(s.refs, ref{text: text, t: typ{kind: endpointKind}, need: need},
 			ref{text: text + ".addr", t: typ{kind: addrKind}, need: need},
-			ref{text: text + ".port", t: typ{intKind, 16}, need: need})
+			ref{text: text + ".port", t: typ{kind: intKind, n: 16}, need: need})
 	}
 }
 
 func fieldType(f *field, width int) typ {
 	switch {
 	case f.kind != bytesField:
-		return typ{intKind, width}
+		return typ{kind: intKind, n: width}
 	case f.typ == "ip":
 		return typ{kind: addrKind}
 	case f.typ == "mac":
 		return typ{kind: macKind}
 	}
-	return typ{bytesKind, f.bytes}
+	return typ{kind: bytesKind, n: f.bytes}
 }
 
 func (s *scope) known(need string) bool { return need == "" || s.facts[need] }
@@ -385,6 +388,9 @@ func (s *scope) typed(t typ) (string, bool) {
 		return s.cond(0), true
 	}
 	r, ok := s.choose(func(r ref) bool { return r.t == t })
+	if other, _ := s.choose(func(r ref) bool { return r.t == t }); ok && (t.kind == bytesKind || t.kind == macKind) && s.one(4) {
+		return fmt.Sprintf("pick(%s, %s, %s)", s.cond(1), r.text, other.text), true
+	}
 	return r.text, ok
 }
 
@@ -394,11 +400,11 @@ func (s *scope) keyType() typ {
 	case 0:
 		return typ{kind: boolKind}
 	case 1, 2:
-		return typ{intKind, s.between(1, 64)}
+		return typ{kind: intKind, n: s.between(1, 64)}
 	}
 	r, ok := s.choose(func(r ref) bool { return r.t.kind <= endpointKind && !strings.HasPrefix(r.text, "skb.") })
 	if !ok {
-		return typ{intKind, 16}
+		return typ{kind: intKind, n: 16}
 	}
 	return r.t
 }

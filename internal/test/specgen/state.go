@@ -96,7 +96,7 @@ func (g *generator) someSettings() []*setting {
 			x.t = typ{kind: macKind}
 			x.more = fmt.Sprintf(", default: %q", pick(g, macs))
 		default:
-			x.t = typ{intKind, pick(g, []int{1, 5, 8, 12, 16, 16, 31, 32, 48, 64})}
+			x.t = typ{kind: intKind, n: pick(g, []int{1, 5, 8, 12, 16, 16, 31, 32, 48, 64})}
 			is, allowed := g.constraint(x.t.n)
 			x.more = fmt.Sprintf(", default: %s", g.literal(pick(g, allowed)))
 			if g.one(3) {
@@ -141,10 +141,17 @@ func (s *scope) found(l *lookup) {
 
 // member adds a member of a row to a scope.
 func (s *scope) member(text string, t typ, need string) {
+	if t.levels && t.kind <= endpointKind {
+		t.levels = false
+		for range 2 {
+			s.member(text+"["+s.level()+"]", t, need)
+		}
+		return
+	}
 	s.refs = append(s.refs, ref{text: text, t: t, need: need})
 	if t.kind == endpointKind {
 		s.refs = append(s.refs, ref{text: text + ".addr", t: typ{kind: addrKind}, need: need},
-			ref{text: text + ".port", t: typ{intKind, 16}, need: need})
+			ref{text: text + ".port", t: typ{kind: intKind, n: 16}, need: need})
 	}
 }
 
@@ -199,9 +206,16 @@ func (s *scope) key(t *table) ([]string, bool) {
 }
 
 var valueTypes = []typ{
-	{intKind, 8}, {intKind, 16}, {intKind, 32}, {intKind, 64}, {intKind, 1}, {intKind, 12}, {intKind, 33},
-	{kind: boolKind}, {bytesKind, 3}, {bytesKind, 8},
+	{kind: intKind, n: 8}, {kind: intKind, n: 16}, {kind: intKind, n: 32}, {kind: intKind, n: 64}, {kind: intKind, n: 1},
+	{kind: intKind, n: 12}, {kind: intKind, n: 33}, {kind: boolKind}, {kind: bytesKind, n: 3}, {kind: bytesKind, n: 8},
 	{kind: macKind}, {kind: addrKind}, {kind: endpointKind}, {kind: counterKind}, {kind: nextHopKind},
+}
+
+// valueType is the type of a value of a row: where it can, one for each level of priority, sometimes.
+func (g *generator) valueType() typ {
+	t := pick(g, valueTypes)
+	t.levels = t.kind <= endpointKind && g.levels > 0 && g.one(4)
+	return t
 }
 
 // newTable declares a table whose key can be made here.
@@ -219,7 +233,7 @@ func (s *scope) newTable(want []typ) *table {
 	case "lpm":
 		t.key = []member{{names.next(), typ{kind: prefixKind}}}
 	case "array":
-		t.key = []member{{names.next(), typ{intKind, s.between(1, 32)}}}
+		t.key = []member{{names.next(), typ{kind: intKind, n: s.between(1, 32)}}}
 	default:
 		for range s.between(1, 3) {
 			t.key = append(t.key, member{names.next(), s.keyType()})
@@ -236,10 +250,10 @@ func (s *scope) newTable(want []typ) *table {
 		t.value = append(t.value, member{names.next(), w})
 	}
 	for range s.between(0, 3) {
-		v := pick(s.generator, valueTypes)
+		v := s.valueType()
 		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind &&
 			(t.kind == "array" || t.perCPU) {
-			v = typ{intKind, 32}
+			v = typ{kind: intKind, n: 32}
 		}
 		t.value = append(t.value, member{names.next(), v})
 	}
@@ -247,7 +261,7 @@ func (s *scope) newTable(want []typ) *table {
 		t.value = append(t.value, member{names.next(), pick(s.generator, s.sharedTypes())})
 	}
 	if len(t.value) == 0 {
-		t.value = []member{{names.next(), typ{intKind, 8}}}
+		t.value = []member{{names.next(), typ{kind: intKind, n: 8}}}
 	}
 	s.Shuffle(len(t.value), func(i, j int) { t.value[i], t.value[j] = t.value[j], t.value[i] })
 	s.tables = append(s.tables, t)
@@ -269,7 +283,7 @@ func (s *scope) newSession(want []typ) *table {
 		value = append(value, member{names.next(), w})
 	}
 	for range s.between(0, 2) {
-		if v := pick(s.generator, valueTypes); v.kind <= endpointKind {
+		if v := s.valueType(); v.kind <= endpointKind {
 			value = append(value, member{names.next(), v})
 		}
 	}
@@ -289,7 +303,7 @@ func (s *scope) newSession(want []typ) *table {
 		return t
 	}
 	t := row(key, value)
-	if len(value) > 0 && s.one(2) {
+	if len(value) > 0 && s.one(2) && !slices.ContainsFunc(value, func(m member) bool { return m.t.levels }) {
 		row(value, key) // the way back
 	}
 	x.more = fmt.Sprintf("\tsize: %d\n", pick(s.generator, []int{1, 8, 64, 500}))

@@ -18,6 +18,10 @@ func TestWords(t *testing.T) {
 	for _, f := range gen.Functions() {
 		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
 	}
+	missing["type with a value for each level of priority"] = regexp.MustCompile(`: "\w+\[priority\]"`)
+	missing["value for the packet's level"] = regexp.MustCompile(`\.\w+\[priority\]`)
+	missing["part of an endpoint for a level"] = regexp.MustCompile(`\]\.(addr|port)\b`)
+	missing["index of a level"] = regexp.MustCompile(`\[\(.*\) % \d\]`)
 	for seed := uint64(0); seed < 1000 && len(missing) > 0; seed++ {
 		text := specgen.Generate(seed)
 		for what, re := range missing {

@@ -134,8 +134,8 @@ func summarize(members []abi.Member) string {
 	var b strings.Builder
 	for _, m := range members {
 		fmt.Fprintf(&b, " %s %s@%d+%d", m.Name, m.Kind, m.Off, m.Size)
-		if m.Kind == abi.KindCredit || m.Kind == abi.KindBucket {
-			fmt.Fprintf(&b, "*%d", m.Bits)
+		if m.Levels > 0 {
+			fmt.Fprintf(&b, "*%d", m.Levels)
 		}
 	}
 	return b.String()
