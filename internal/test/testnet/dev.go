@@ -119,6 +119,20 @@ func (d *Dev) ForgetNeighbours() error {
 // SetMTU sets the largest packet of the device, in bytes from the IP header on.
 func (d *Dev) SetMTU(mtu int) error { return d.wrap("MTU", d.Host.links.LinkSetMTU(d.link(), mtu)) }
 
+// SetRate limits what the device sends, in bits per second, link-layer headers included (tbf). So many bytes may wait;
+// further ones are refused, and so is a packet of more than 1,550 bytes and 10 ms of the rate. After a pause, or where
+// the kernel didn't get the processor for a while, so much is sent at once.
+func (d *Dev) SetRate(bits, queue int) error {
+	rate := uint64(bits) / 8
+	burst := max(uint32(rate/100), 1550)
+	return d.wrap("rate", d.Host.links.QdiscReplace(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: d.Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT,
+		},
+		Rate: rate, Buffer: netlink.Xmittime(rate, burst), Limit: uint32(queue),
+	}))
+}
+
 // SetUp turns the device on or off.
 func (d *Dev) SetUp(on bool) error {
 	if on {

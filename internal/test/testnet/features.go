@@ -3,6 +3,7 @@ package testnet
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"runtime"
 	"unsafe"
@@ -18,9 +19,14 @@ func (d *Dev) SetTxChecksum(on bool) error {
 	return d.wrap("tx checksum", d.setFeature("tx-checksum-ip-generic", on))
 }
 
-// SetSegmentation sets whether the device takes GSO packets of UDP (UDP_SEGMENT), or the kernel segments them before.
+// SetSegmentation sets whether the device takes GSO packets of UDP (UDP_SEGMENT) and TCP, or the kernel segments them
+// before.
 func (d *Dev) SetSegmentation(on bool) error {
-	return d.wrap("segmentation", d.setFeature("tx-udp-segmentation", on))
+	var errs []error
+	for _, name := range []string{"tx-udp-segmentation", "tx-tcp-segmentation", "tx-tcp6-segmentation"} {
+		errs = append(errs, d.setFeature(name, on))
+	}
+	return d.wrap("segmentation", errors.Join(errs...))
 }
 
 // setFeature switches one feature (linux/ethtool.h: ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_SFEATURES). It is
