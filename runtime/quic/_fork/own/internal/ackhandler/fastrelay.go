@@ -1,0 +1,172 @@
+package ackhandler
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/quic-go/quic-go/internal/monotime"
+	"github.com/quic-go/quic-go/internal/protocol"
+)
+
+// outsideNumbers is what a connection has to know about packet numbers when others send packets on it as well.
+type outsideNumbers struct {
+	long    bool           // packet numbers are encoded in 4 bytes
+	counter *atomic.Uint64 // the next packet number, if it is shared
+	drawn   protocol.PacketNumber
+	isDrawn bool
+}
+
+func (n *outsideNumbers) next() protocol.PacketNumber {
+	return protocol.PacketNumber(n.counter.Add(1) - 1)
+}
+
+func (n *outsideNumbers) size(
+	space protocol.PacketNumberSpace, size protocol.PacketNumberLen,
+) protocol.PacketNumberLen {
+	if n.long && space == protocol.PacketNumberSpaceAppData {
+		return protocol.PacketNumberLen4
+	}
+	return size
+}
+
+// SetLongNumbers makes packet numbers of application data 4 bytes long.
+func SetLongNumbers(sph SentPacketHandler) { sph.(*sentPacketHandler).outside.long = true }
+
+// ShareNumbers makes counter the source of packet numbers. The handshake has to be confirmed, so that all packet numbers
+// are those of 1-RTT packets. What follows is 4 bytes long: how many packets are on their way isn't known.
+func ShareNumbers(sph SentPacketHandler, counter *atomic.Uint64) {
+	h := sph.(*sentPacketHandler)
+	counter.Store(uint64(h.pns.next))
+	h.outside.counter, h.outside.long = counter, true
+}
+
+// DrawPacketNumber returns the number of the packet that is about to be written: the one that was peeked, or one from the
+// shared counter. It is drawn as late as here because a number that is drawn has to be used before the keys change (RFC
+// 9001, section 6.4), and because packets with higher numbers may be on their way already.
+func (h *sentPacketHandler) DrawPacketNumber(peeked protocol.PacketNumber) protocol.PacketNumber {
+	n := &h.outside
+	if n.counter == nil {
+		return peeked
+	}
+	if h.pns.packetsUntilSkip == 0 { // against ACKs for packets that weren't received: RFC 9000, section 21.4
+		h.hist.SkippedPacket(n.next())
+		h.pns.generateNewSkip()
+	} else {
+		h.pns.packetsUntilSkip--
+	}
+	n.drawn, n.isDrawn = n.next(), true
+	return n.drawn
+}
+
+// pop returns the number that was drawn, or else draws one, which nobody sends.
+func (n *outsideNumbers) pop() (protocol.PacketNumber, bool) {
+	if n.counter == nil {
+		return 0, false
+	}
+	if n.isDrawn {
+		n.isDrawn = false
+		return n.drawn, true
+	}
+	return n.next(), true
+}
+
+// An OutsidePacket is a 1-RTT packet that others sent on this connection's path. It elicits an ACK.
+type OutsidePacket struct {
+	Number protocol.PacketNumber
+	Time   monotime.Time
+	Size   protocol.ByteCount
+	ECN    protocol.ECN
+	Frames []Frame
+}
+
+// SentOutside registers a packet: it counts in bytes in flight, in congestion control and in loss detection as if the
+// library had sent it.
+func SentOutside(sph SentPacketHandler, o OutsidePacket) error {
+	h := sph.(*sentPacketHandler)
+	if h.outside.counter == nil || uint64(o.Number) >= h.outside.counter.Load() {
+		return fmt.Errorf("outside packet %d: its number wasn't drawn from the shared counter", o.Number)
+	}
+	if i, ok := h.hist.getIndex(o.Number); ok && h.hist.packets[i] != nil {
+		return fmt.Errorf("outside packet %d: another packet has this number", o.Number)
+	}
+	h.bytesSent += o.Size
+	h.connStats.BytesSent.Add(uint64(o.Size))
+	h.connStats.PacketsSent.Add(1)
+	space := h.appDataPackets
+	space.largestSent = max(space.largestSent, o.Number)
+	space.lastAckElicitingPacketTime = max(space.lastAckElicitingPacketTime, o.Time)
+	space.numOutstanding++
+	if h.minPNToRelaxReordering == protocol.InvalidPacketNumber {
+		h.minPNToRelaxReordering = o.Number
+	}
+
+	p := getPacket()
+	p.SendTime = o.Time
+	p.EncryptionLevel = protocol.Encryption1RTT
+	p.Length = o.Size
+	p.LargestAcked = protocol.InvalidPacketNumber
+	p.Frames = o.Frames
+	p.includedInBytesInFlight = true
+	p.outside, p.ecn = true, o.ECN
+	h.bytesInFlight += o.Size
+	h.congestion.OnPacketSent(o.Time, h.bytesInFlight, o.Number, o.Size, true)
+	if h.ecnTracker != nil {
+		h.ecnTracker.SentPacket(o.Number, o.ECN)
+	}
+	h.hist.insertOutside(o.Number, p)
+	if h.qlogger != nil {
+		h.qlogMetricsUpdated()
+	}
+	h.setLossDetectionTimer(o.Time)
+	return nil
+}
+
+// insertOutside adds a packet at any place. As ever, packets holds a slot for each number from the first to the highest,
+// and its first slot isn't empty.
+func (h *sentPacketHistory) insertOutside(pn protocol.PacketNumber, p *packet) {
+	switch {
+	case pn > h.highestPacketNumber:
+		h.SentPacket(pn, p)
+		return
+	case len(h.packets) == 0:
+		h.packets = append(h.packets, make([]*packet, h.highestPacketNumber-pn+1)...)
+		h.firstPacketNumber = pn
+	case pn < h.firstPacketNumber:
+		h.packets = append(make([]*packet, h.firstPacketNumber-pn), h.packets...)
+		h.firstPacketNumber = pn
+	}
+	h.packets[pn-h.firstPacketNumber] = p
+	h.numOutstanding++
+}
+
+// marking returns how a packet was marked. For packets that others sent, the range of numbers doesn't say it.
+func (e *ecnTracker) marking(p packetWithPacketNumber) protocol.ECN {
+	if p.packet != nil && p.outside {
+		return p.ecn
+	}
+	return e.ecnMarking(p.PacketNumber)
+}
+
+// A PathState says what may be sent.
+type PathState struct {
+	CongestionWindow, BytesInFlight, Window protocol.ByteCount
+	LargestAcked                            protocol.PacketNumber
+	ECN                                     protocol.ECN
+}
+
+// PathStateOf returns what may be sent now.
+func PathStateOf(sph SentPacketHandler) PathState {
+	h := sph.(*sentPacketHandler)
+	s := PathState{
+		CongestionWindow: h.congestion.GetCongestionWindow(), BytesInFlight: h.bytesInFlight,
+		LargestAcked: h.appDataPackets.largestAcked, ECN: protocol.ECNNon,
+	}
+	if h.hist.Len() < protocol.MaxOutstandingSentPackets {
+		s.Window = max(0, s.CongestionWindow-s.BytesInFlight)
+	}
+	// while ECN is tested, only the library marks: the tracker counts on it that the packets tested have adjacent numbers
+	if t, ok := h.ecnTracker.(*ecnTracker); ok && t.state == ecnStateCapable {
+		s.ECN = protocol.ECT0
+	}
+	return s
+}
