@@ -54,7 +54,7 @@ func (w *rewriter) lets(a *spec.Action) {
 		if v.t.Kind == ir.Uint || v.t.Kind == ir.Bool {
 			out := w.newVar(name.Value, v.x.Type(), v.max)
 			w.emitLet(&ir.Let{Var: out, Value: v.x, Pos: as.Target.Pos})
-			v = val{t: v.t, x: &ir.VarRef{Var: out}, max: v.max, wraps: v.wraps}
+			v = val{t: v.t, x: &ir.VarRef{Var: out}, max: v.max, wraps: v.wraps, fitsIn: v.fitsIn}
 		} else {
 			v.field, v.portAt, v.layer = nil, nil, nil
 		}

@@ -43,7 +43,8 @@ type val struct {
 	portAt  *fieldRef // endpoint made of fields
 	pos     diag.Pos
 	counter bool
-	wraps   bool // a result of arithmetic, which may be meant to wrap around
+	wraps   bool      // a result of arithmetic, which may be meant to wrap around
+	fitsIn  *fieldRef // an integer that was cut to the size of this field; nil: of none
 }
 
 func (pl *fieldRef) val() val {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -24,7 +25,7 @@ type function struct {
 func functions() []function {
 	return []function{
 		{"len", []string{"len(HEADER)", "len(HEADER.payload)", "len(HEADER.FIELD)"}, 1, 1, (*scope).length},
-		{"low", []string{"low(x, n)"}, 2, 2, (*scope).low},
+		{"low", []string{"low(x, n)", "low(x, HEADER.FIELD)"}, 2, 2, (*scope).low},
 		{"pick", []string{"pick(COND, x, y)"}, 3, 3, (*scope).pick},
 		{"alloc", []string{"alloc(ROW.COUNTER)", "alloc(ROW.COUNTER, STEP)"}, 1, 2, (*scope).alloc},
 		{"translate", []string{"translate(ROW.TRANSLATION, KEY, VALUE)"}, 3, 3, (*scope).translate},
@@ -71,22 +72,48 @@ func arguments(least, most int) string {
 	return fmt.Sprintf("%d arguments", least)
 }
 
-// low is low(X, N): the N lowest bits of X.
+// low is low(X, N): the N lowest bits of X; or low(X, FIELD): as many as an integer field has, in this packet.
 func (s *scope) low(e *spec.Expr) (val, bool) {
 	v, ok := s.integer(e.Args[0])
 	if !ok {
 		return v, false
 	}
 	n := e.Args[1]
+	if n.Op == spec.OpName {
+		return s.lowOf(v, n, e.Pos)
+	}
 	if n.Op != spec.OpInt || n.Int < 1 || n.Int > 64 {
-		s.fail(codeType, n.Pos, "low(x, n) takes a constant number of bits, 1 to 64")
+		s.fail(codeType, n.Pos, "low(x, n) takes a constant number of bits, 1 to 64, or a field")
 		return val{}, false
 	}
-	m := maxOf(int(n.Int))
+	return lowest(v, int(n.Int), e.Pos), true
+}
+
+func lowest(v val, bits int, pos diag.Pos) val {
+	m := maxOf(bits)
 	if v.max <= m {
-		return v, true
+		return v
 	}
-	return val{t: ir.UintType(int(n.Int)), x: bin(ir.And, v.x, num(m)), max: m, pos: e.Pos}, true
+	return val{t: ir.UintType(bits), x: bin(ir.And, v.x, num(m)), max: m, pos: pos}
+}
+
+// lowOf cuts an integer to the size of a field.
+func (s *scope) lowOf(v val, field *spec.Expr, pos diag.Pos) (val, bool) {
+	of, ok := s.value(field)
+	if !ok {
+		return of, false
+	}
+	pl := of.field
+	if pl == nil || pl.f.MaxBits() == 0 || of.t.Kind != ir.Uint {
+		s.fail(codeType, field.Pos, "low(x, FIELD) takes a field that is an integer, and this is %s", of.t.What())
+		return val{}, false
+	}
+	if pl.width == nil {
+		return lowest(v, pl.f.MaxBits(), pos), true
+	}
+	return val{
+		t: ir.UintType(pl.f.MaxBits()), x: bin(ir.And, v.x, pl.largest()), max: min(v.max, pl.max), pos: pos, fitsIn: pl,
+	}, true
 }
 
 // length is len(x) in bytes: of a header with what follows it, of a header's payload, or of a field.
@@ -114,7 +141,7 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 	}
 	switch {
 	case v.field != nil && v.field.size != nil:
-		return val{t: ir.UintType(64), x: v.field.size, max: maxVariable, pos: e.Pos}, true
+		return val{t: ir.UintType(64), x: v.field.size, max: uint64(bytesAtMost(v.field)), pos: e.Pos}, true
 	case v.field != nil && v.field.f.Kind == spec.FieldBytes:
 		return val{t: ir.UintType(64), x: num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos}, true
 	}

@@ -3,6 +3,7 @@ package gen
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -298,13 +299,29 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 				f.Name.Value, limit, maxVariable)
 			return nil
 		}
+		begins := p.atLeast(at)
 		next := p.let(blk, name+"_end", bin(ir.Add, offExpr(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
+		p.least[next] = begins
 		seg, bits = ir.Off{Base: next}, 0
 		segment++
 		emit(blk, &ir.NeedBytes{End: seg, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
 		p.pull(seg)
 		if !isFrame(end) {
 			emit(blk, &ir.Guard{Cond: bin(ir.Le, offExpr(seg), end), Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+		}
+		if f.SizedUint() {
+			if word := powerOf2(f.Max); p.atLeast(at) < word {
+				p.diags.Add(codeVariable, f.Name.Pos, "field %q may begin %s after the start of the packet: an integer "+
+					"of variable size has to have %d bytes in front of it", f.Name.Value, plural(p.atLeast(at), "byte"), word)
+				return nil
+			}
+			pl.max = maxOf(8 * f.Max)
+			pl.value, pl.width = p.newVar(name, ir.UintType(64), pl.max), size
+			emit(blk, &ir.ReadUint{
+				Value: pl.value, Size: size, At: at, End: seg, Max: f.Max, Field: in.h.Name.Value + "." + f.Name.Value,
+				Pos: f.Name.Pos,
+			})
+			pl.load = &ir.VarRef{Var: pl.value}
 		}
 		in.fields[f.Name.Value] = pl
 		in.order = append(in.order, pl)
@@ -319,6 +336,17 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 	p.received(in, path, blk)
 	return in
 }
+
+// atLeast is how many bytes of the packet are in front of an offset at least.
+func (p *program) atLeast(o ir.Off) int {
+	if o.Base == nil {
+		return o.Const
+	}
+	return p.least[o.Base] + o.Const
+}
+
+// powerOf2 is the smallest power of two that isn't below n.
+func powerOf2(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // part names fields that begin at off.
 func part(h *spec.Header, off ir.Off, fields []*fieldRef) *ir.HeaderPart {
@@ -380,13 +408,10 @@ const maxNamed = 4
 // isNot says that a field doesn't have a value that it may have.
 func isNot(f *spec.Field) string {
 	const other = "has a value that the spec doesn't allow"
-	if f.Kind == spec.FieldBytes || f.Kind == spec.FieldSized {
+	if f.MaxBits() == 0 {
 		return other
 	}
-	limit := maxOf(62)
-	if f.Kind == spec.FieldUint {
-		limit = maxOf(f.Bits)
-	}
+	limit := maxOf(f.MaxBits())
 	rs := ranges(f.Is, limit)
 	if len(rs) == 0 || len(rs) > maxNamed {
 		return other

@@ -28,6 +28,7 @@ type program struct {
 	names map[string]int  // how often a name of a variable or row was taken
 	dead  bool            // too many paths: stop
 	lost  map[string]bool // lookups that are reported: what reads their rows isn't
+	least map[*ir.Var]int // how much of the packet is in front of a variable place at least
 	each  bool            // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 }
 
@@ -60,8 +61,8 @@ type fieldRef struct {
 	size    ir.Expr // bytes of a field of variable length; nil: fixed
 	load    ir.Expr // its value; nil for bytes of variable length
 	max     uint64  // upper bound of an integer
-	width   *ir.Var // varint: its size
-	value   *ir.Var // varint, conditional: its value
+	width   *ir.Var // an integer of variable size: its bytes
+	value   *ir.Var // an integer of variable size, conditional: its value
 	parent  *layer
 }
 
@@ -70,9 +71,9 @@ func (c *compiler) program(src *spec.Program) {
 	for _, p := range c.plan.Programs {
 		base = max(base, p.Base+len(p.Reasons))
 	}
-	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{}, out: &ir.Program{
-		Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos,
-	}}
+	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{},
+		least: map[*ir.Var]int{},
+		out:   &ir.Program{Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := p.went("inactive", "the relay's lease has expired", src.Name.Pos)

@@ -90,18 +90,20 @@ func (w *rewriter) fork(blk *[]ir.Stmt) *rewriter {
 	return &c
 }
 
-func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
+// guard declines packets for which a condition doesn't hold. It returns the mistake if that can't be.
+func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) *diag.Diagnostic {
 	g := &ir.Guard{Cond: cond, Reason: reason, Pos: pos}
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.allocated):
-		w.fail(codeAlloc, pos, "a number that is allocated can't decide whether the packet leaves, and this value "+
-			"doesn't always fit")
+		return w.fail(codeAlloc, pos, "a number that is allocated can't decide whether the packet leaves, and this "+
+			"value doesn't always fit")
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
 	default:
 		w.guards = append(w.guards, g)
 	}
+	return nil
 }
 
 // header returns what leaves of a header that came, or nil.

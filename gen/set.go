@@ -57,8 +57,8 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	case f.Checksum != nil:
 		no("it is a checksum, which follows from the packet", "leave it out: checksums are always right")
 		return
-	case f.Kind == spec.FieldVarint:
-		w.storeVarint(o, pl, v, as)
+	case pl.width != nil:
+		w.storeVariable(o, pl, v, as)
 		return
 	case pl.segment < 0:
 		w.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
@@ -114,9 +114,9 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 	return true
 }
 
-// storeVarint gives a variable-length integer a value. It keeps the width that it came with: a packet whose integer is
-// missing, or too narrow for the value, is declined.
-func (w *rewriter) storeVarint(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
+// storeVariable gives an integer of variable size a value. It keeps the size that it came with: a packet whose integer
+// is missing, or too small for the value, is declined.
+func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	if shapes(pl.parent.h, f) || f.Is != nil {
 		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it has "+
@@ -127,20 +127,42 @@ func (w *rewriter) storeVarint(o *outHeader, pl *fieldRef, v val, as *spec.Assig
 		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return
 	}
+	if c, fixed := constant(v.x); fixed && c > pl.max {
+		w.fail(codeRange, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
+		return
+	}
 	reason := w.unfit(pl.parent.h, f, "isn't there, or has no room for its new value")
-	width := &ir.VarRef{Var: pl.width}
 	if pl.present != nil {
 		w.guard(pl.present, reason, as.Target.Pos)
 	}
-	// RFC 9000 §16: one, two, four or eight bytes hold 6, 14, 30 or 62 bits.
-	var limit ir.Expr = num(maxOf(62))
-	for _, n := range []uint64{4, 2, 1} {
-		limit = &ir.Pick{If: bin(ir.Le, width, num(n)), Then: num(maxOf(int(8*n - 2))), Else: limit}
-	}
-	if v.max > maxOf(6) {
-		w.guard(bin(ir.Le, v.x, limit), reason, as.Target.Pos)
+	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= maxOf(6)) {
+		d := w.guard(bin(ir.Le, v.x, pl.largest()), reason, as.Target.Pos)
+		if d != nil && f.SizedUint() {
+			d.WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
+		}
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// largest is the largest value that an integer of variable size has room for in this packet: 2 to the power of 8 times
+// its size, minus 1; a varint has two bits less (RFC 9000 §16). The shift is done in two halves: 64 bits are one too
+// many.
+func (pl *fieldRef) largest() ir.Expr {
+	half := bin(ir.Mul, &ir.VarRef{Var: pl.width}, num(4))
+	x := bin(ir.Sub, bin(ir.Shl, bin(ir.Shl, num(1), half), half), num(1))
+	if pl.f.Kind == spec.FieldVarint {
+		x = bin(ir.Shr, x, num(2))
+	}
+	return x
+}
+
+// word is an integer of variable size as the upper bytes of 8.
+func (pl *fieldRef) word(x ir.Expr) ir.Expr {
+	if pl.f.Kind == spec.FieldVarint {
+		return &ir.VarintWord{X: x, Width: pl.width}
+	}
+	half := bin(ir.Sub, num(32), bin(ir.Mul, &ir.VarRef{Var: pl.width}, num(4)))
+	return bin(ir.Shl, bin(ir.Shl, x, half), half)
 }
 
 // shapes reports whether a field says how long another field of its header is, or whether it is there.

@@ -28,7 +28,7 @@ type piece struct {
 	field   *spec.Field
 	note    string
 	pos     diag.Pos
-	width   *ir.Var // a variable-length integer: now and old are what it adds to a checksum, and
+	width   *ir.Var // an integer of variable size: now and old are what it adds to a checksum, and
 	value   ir.Expr // its value
 }
 
@@ -72,10 +72,7 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
 			out = append(out, piece{
 				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value,
-				pos: o.at(pl.f), width: pl.width, value: v,
-				now: &ir.VarintWord{X: v, Width: pl.width}, old: &ir.VarintWord{
-					X: &ir.VarRef{Var: pl.value}, Width: pl.width,
-				},
+				pos: o.at(pl.f), width: pl.width, value: v, now: pl.word(v), old: pl.word(pl.load),
 			})
 		}
 		if pl.segment < 0 {
@@ -292,6 +289,9 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
 			}
 			if p.width != nil {
 				c.Value = p.value
+			}
+			if p.field.SizedUint() {
+				c.Plain, c.Size = true, powerOf2(p.field.Max)
 			}
 			out = append(out, c)
 		}

@@ -244,3 +244,34 @@ func TestVarintContradictions(t *testing.T) {
 		}
 	}
 }
+
+// An integer of variable size has 0 to 8 bytes, and what is written fits them.
+func TestSizedContradictions(t *testing.T) {
+	for _, c := range []struct {
+		max         int
+		width, cell uint64
+		want        string
+	}{
+		{4, 4, 1<<32 - 1, ""}, {8, 8, 1<<64 - 1, ""}, {4, 0, 0, ""}, {4, 1, 0xFF, ""},
+		{4, 5, 0, "number: an integer of 5 bytes, over its bound of 4"}, {2, 2, 0x10000, "65536 doesn't fit into 2 bytes"},
+		{4, 0, 1, "1 doesn't fit into 0 bytes"},
+	} {
+		fp := newFanPlan()
+		width, value := &ir.Var{Name: "width", Type: ir.UintType(8)}, &ir.Var{Name: "value", Type: ir.UintType(64)}
+		fp.program.Vars = append(fp.program.Vars, width, value)
+		fp.program.Body = []ir.Stmt{
+			&ir.NeedBytes{End: at(52), Reason: fanShort}, &ir.Let{Var: width, Value: num(c.width)},
+			&ir.ReadUint{Value: value, Size: width, At: at(44), Max: c.max, Field: "number"}, fp.fan,
+		}
+		fp.copy.Rewrite.Stores[2] = ir.Store{
+			Off: at(44), Size: c.max, Width: width, Plain: true, Value: num(c.cell), Note: "number",
+		}
+		w := fp.copy.Rewrite
+		fp.fan.Front, w.OldFront, w.NewFront, w.Sums = at(52), at(52), at(52), nil
+		w.Payload = bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(52))
+		_, err := fp.open(t, anna).Run("forward", sim.Packet{Data: append(fanFrame(1), make([]byte, 8)...)})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}

@@ -438,7 +438,7 @@ func (r *run) wire(e ir.Expr, size int, little bool, what string) []byte {
 		copy(b, src)
 		return b
 	}
-	if size < 1 || size > 8 || !fits(v.u, 8*size) {
+	if size < 0 || size > 8 || !fits(v.u, 8*size) {
 		r.fail("%s: %d doesn't fit into %d bytes", what, v.u, size)
 		return b
 	}

@@ -93,6 +93,8 @@ func (b *builder) node(s ir.Stmt) *node {
 	case *ir.ReadVarint:
 		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name),
 			b.outcome(s.Pos, "varint "+s.Value.Name+": "+b.stop(s.Reason))
+	case *ir.ReadUint:
+		n.ran = b.point(s.Pos, "read "+s.Value.Name)
 	case *ir.Lookup:
 		n.ran = b.point(s.Pos, "lookup "+s.Row.Name)
 		n.yes, n.no = b.outcome(s.Pos, "lookup "+s.Row.Name+": found"),

@@ -93,7 +93,13 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		}
 	}
 	for _, c := range w.Stores {
-		if c.Width != nil {
+		if c.Width != nil && c.Plain {
+			if width := r.variable(c.Width).u; width <= uint64(c.Size) {
+				put(r.offset(c.Off), r.wire(c.Value, int(width), false, c.Note), c.Note)
+			} else {
+				r.fail("%s: an integer of %d bytes, over its bound of %d", c.Note, width, c.Size)
+			}
+		} else if c.Width != nil {
 			put(r.offset(c.Off), r.varintBytes(c.Value, c.Width), c.Note)
 		} else {
 			put(r.offset(c.Off), r.wire(c.Value, c.Size, c.Little, c.Note), c.Note)

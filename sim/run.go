@@ -227,6 +227,12 @@ func (r *run) stmt(n *node) bool {
 			n.no.Hits++
 			return r.stop(s.Reason)
 		}
+	case *ir.ReadUint:
+		if size := r.variable(s.Size).u; size <= uint64(s.Max) {
+			r.assign(s.Value, value{u: bigEndian(r.bytesAt(s.At, int(size), s.Field))})
+		} else {
+			r.fail("%s: an integer of %d bytes, over its bound of %d", s.Field, size, s.Max)
+		}
 	case *ir.Lookup:
 		if r.lookup(s) {
 			n.yes.Hits++

@@ -374,6 +374,12 @@ func (l *loader) field(v cue.Value) *Field {
 			l.add(codeTogether, l.pos(t), "%s: an IP address has 4 or 16 bytes", what)
 		} else if f.Type == "mac" && !(fixed && f.Bytes == 6) {
 			l.add(codeTogether, l.pos(t), "%s: a link-layer address has 6 bytes", what)
+		} else if f.Type == "uint" && (!sized || f.Max > 8 || has(v, "elements")) {
+			d := l.add(codeTogether, l.pos(t), "%s: an integer whose size varies has an expression for its bytes, of "+
+				"which there are at most 8, and no elements", what)
+			if f.Kind == FieldBytes && f.Bytes <= 8 {
+				d.WithHint("one of a fixed size has bits: {name: %q, bits: %d}", what, 8*f.Bytes)
+			}
 		}
 	}
 	if is := get(v, "is"); is.Exists() {

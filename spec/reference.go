@@ -145,6 +145,9 @@ func sizeOf(f *Field) string {
 	case FieldBytes:
 		return fmt.Sprintf("%d bytes", f.Bytes)
 	case FieldSized:
+		if f.SizedUint() {
+			return fmt.Sprintf("an integer of %s bytes, at most %d", f.Size, f.Max)
+		}
 		return fmt.Sprintf("%s bytes, at most %d", f.Size, f.Max)
 	case FieldVarint:
 		return "a varint"

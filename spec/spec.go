@@ -100,12 +100,13 @@ type Header struct {
 type Field struct {
 	Name   Name
 	Kind   FieldKind
-	Bits   int    // FieldUint
-	Bytes  int    // FieldBytes
-	Size   *Expr  // FieldSized
-	Max    int    // FieldSized: the bound in bytes
-	Little bool   // little endian; only for FieldUint of whole bytes at a byte boundary
-	Type   string // how bytes are read: "" (bytes), "ip" (4 or 16 bytes), "mac" (6 bytes)
+	Bits   int   // FieldUint
+	Bytes  int   // FieldBytes
+	Size   *Expr // FieldSized
+	Max    int   // FieldSized: the bound in bytes
+	Little bool  // little endian; only for FieldUint of whole bytes at a byte boundary
+	// how bytes are read: "" (bytes), "ip" (4 or 16 bytes), "mac" (6 bytes), "uint" (FieldSized, 8 bytes at most)
+	Type string
 
 	When     *Expr       // present only where this holds (over earlier fields of the header), or nil
 	Is       *Constraint // what the field has to be, or nil
@@ -120,6 +121,20 @@ type Field struct {
 	Role Name
 	// Origin is the value that the field gets in a datagram that a relay originates; nil keeps what came.
 	Origin *uint64
+}
+
+// SizedUint reports whether the field is an unsigned integer whose size in bytes an expression gives.
+func (f *Field) SizedUint() bool { return f.Kind == FieldSized && f.Type == "uint" }
+
+// MaxBits is how many bits an integer has at most; 0 of what isn't one.
+func (f *Field) MaxBits() int {
+	switch {
+	case f.Kind == FieldVarint:
+		return 62
+	case f.SizedUint():
+		return 8 * f.Max
+	}
+	return f.Bits
 }
 
 // Counts says what a length field counts: value = bytes/Unit + Bias.

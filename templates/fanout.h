@@ -221,6 +221,40 @@ static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 w
 	}
 }
 
+/* The first width bytes of an integer of 8. */
+static __always_inline __u64 fr_first(__u64 v, __u64 width)
+{
+	return v >> (32 - 4 * width) >> (32 - 4 * width);
+}
+
+/*
+ * Write an integer to the last width bytes of size (1, 2, 4 or 8) bytes at p; those in front of
+ * them stay. The packet has all of them.
+ */
+static __always_inline void fr_put_uint(void *p, const void *data_end, __u32 size, __u64 v,
+					__u64 width)
+{
+	__u64 all = fr_lowest(width), stays;
+
+	if (p + size > data_end)
+		return;
+	stays = (size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p)) & ~all;
+	v = stays | (v & all);
+	switch (size) {
+	case 1:
+		st8(p, v);
+		break;
+	case 2:
+		st16(p, bpf_htons(v));
+		break;
+	case 4:
+		st32(p, bpf_htonl(v));
+		break;
+	default:
+		st64(p, bpf_cpu_to_be64(v));
+	}
+}
+
 /*
  * Lists of elements, each with an identifier and a length in front, in one byte or in two. A form
  * is how that looks; pad and stop are identifiers, 256 where there is none.

@@ -692,6 +692,26 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 	}
 }
 
+/* All ones in the lower width bytes: 0 to 8 of them, so that the shift is done in two halves. */
+static __always_inline __u64 fr_lowest(__u64 width)
+{
+	return (1ULL << 4 * width << 4 * width) - 1;
+}
+
+/*
+ * The integer in the last width bytes of size (1, 2, 4 or 8) bytes at p. It returns 0 if the packet
+ * ends before them, which the program has made sure of: that the verifier can't know.
+ */
+static __always_inline int fr_uint(const void *p, const void *data_end, __u32 size, __u64 width,
+				   __u64 *value)
+{
+	if (p + size > data_end)
+		return 0;
+	*value = size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p);
+	*value &= fr_lowest(width);
+	return 1;
+}
+
 #ifdef FR_NEEDS_FACTS
 
 /*

@@ -155,7 +155,13 @@ func (w *writer) back() (out []cell) {
 			if x.Width != nil && !widths[x.Off] {
 				widths[x.Off] = true
 				w.holds(plus(x.Off, 8))
-				out = append(out, cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width})
+				c := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
+				if x.Plain {
+					w.more = true
+					c.code = fmt.Sprintf("fr_first(be64(%s), %s)", w.place(x.Off), w.variable(x.Width))
+					c.le, c.load, c.word = true, nil, x.Size
+				}
+				out = append(out, c)
 			}
 		}
 	}

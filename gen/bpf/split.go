@@ -126,6 +126,9 @@ func (f *function) call(g *function, result string, to *[][]string) string {
 func (f *function) declares(blocks ...[]ir.Stmt) {
 	for _, block := range blocks {
 		for s := range ir.Stmts(block) {
+			if ir.EffectsOf(s) != nil { // what the end of a packet's way sets, only that reads
+				continue
+			}
 			for v := range ir.Sets(s) {
 				if f.prog.read.vars[v] && !f.declared[v] {
 					f.variable(v)

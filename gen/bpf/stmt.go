@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -116,6 +117,8 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		}
 		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.set(s.Size), f.place(s.At), f.variable(s.Value))
 		f.unless(s.Pos, fmt.Sprintf("!%s", f.variable(s.Size)), s.Reason)
+	case *ir.ReadUint:
+		f.readUint(s)
 	case *ir.Lookup:
 		f.lookup(s)
 	case *ir.Count:
@@ -155,6 +158,29 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	}
 	return false
 }
+
+// readUint reads an integer of variable size: the lower part of the word that ends where it does, so that the verifier
+// has one way to follow, whatever the size.
+func (f *function) readUint(s *ir.ReadUint) {
+	f.quote(s.Pos)
+	f.dataEnd = true
+	if !f.declared[s.Value] {
+		f.variable(s.Value)
+		f.stmt(s.Pos, "%s;", f.declare(s.Value))
+	}
+	n := wordSize(s.Max)
+	read := fmt.Sprintf("fr_uint(%s, data_end, %d, %s, &%s)", f.word(f.offset(plus(s.End, -n)), s.End.Base.Max), n,
+		f.variable(s.Size), f.variable(s.Value))
+	f.stopIf(s.Pos, "!"+read, nil, fmt.Sprintf("return fr_up(skb, %s);", f.reason))
+}
+
+// word is a place in the packet, of at most limit, as a pointer.
+func (f *function) word(place string, limit uint64) string {
+	return fmt.Sprintf("fr_pin(%s + fr_bound(%s, 0x%x))", f.usesData(), place, uint64(1)<<bits.Len64(limit)-1)
+}
+
+// wordSize is the size of the word that has room for n bytes.
+func wordSize(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // counter adds to a counter.
 func (f *function) counter(s *ir.Count) {

@@ -169,7 +169,8 @@ type writer struct {
 type cell struct {
 	scalar
 	off   ir.Off
-	width *ir.Var // only so many of its bytes are stored
+	width *ir.Var // only so many of its bytes are stored: the first ones, or (word) the last ones of a word
+	word  int
 	note  string
 	pos   diag.Pos
 }
@@ -178,6 +179,11 @@ type cell struct {
 func (w *writer) stores() (out []cell) {
 	for _, c := range w.rw.Stores {
 		off, note, value := c.Off, c.Note, c.Value
+		if c.Plain {
+			s := scalar{size: 8, code: w.expr(value), want: noted(note), le: true}
+			out = append(out, cell{s, off, c.Width, c.Size, note, c.Pos})
+			continue
+		}
 		if c.Width != nil {
 			value = &ir.VarintWord{X: c.Value, Width: c.Width}
 		}
@@ -186,7 +192,7 @@ func (w *writer) stores() (out []cell) {
 			if s.want = noted(c.Note); i > 0 {
 				s.want += fmt.Sprintf("_%d", off.Const-c.Off.Const)
 			}
-			out = append(out, cell{s, off, c.Width, note, c.Pos})
+			out = append(out, cell{s, off, c.Width, 0, note, c.Pos})
 			off, note = plus(off, s.size), ""
 		}
 	}
@@ -223,7 +229,9 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 	if w.rw.Resize == ir.InPlace {
 		for _, c := range w.rw.Stores {
 			n := c.Size
-			if c.Width != nil {
+			if c.Plain {
+				continue // fr_put_uint makes sure itself
+			} else if c.Width != nil {
 				n = 1 // the packet had an integer of that width there
 			}
 			f.need(plus(c.Off, n), f.reason, c.Pos)
@@ -610,6 +618,16 @@ func (w *writer) put(c cell) {
 		return
 	}
 	w.more = true
+	if c.word > 0 {
+		limit := uint64(c.off.Const + c.word)
+		if c.off.Base != nil {
+			limit += c.off.Base.Max
+		}
+		w.stmt(c.pos, "fr_put_uint(%s, (void *)(long)skb->data_end, %d, %s, %s);",
+			w.word(fmt.Sprintf("%s + %s", w.offset(plus(c.off, -c.word)), w.variable(c.width)), limit), c.word, c.code,
+			w.variable(c.width))
+		return
+	}
 	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPlace(c.off), c.code,
 		w.variable(c.width))
 }
@@ -711,7 +729,9 @@ func (w *writer) rederive() {
 		note(ir.Off{}, 12)
 	}
 	for _, c := range w.cells {
-		note(c.off, c.least())
+		if c.word == 0 {
+			note(c.off, c.least())
+		}
 	}
 	for _, s := range w.sums {
 		note(s.New, 2)

@@ -86,8 +86,10 @@ type Store struct {
 	Off    Off
 	Size   int
 	Little bool
-	// the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8
+	// the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8.
+	// Plain: as an unsigned integer of so many bytes, at most Size (1, 2, 4 or 8); at least as many stand in front of Off
 	Width *Var
+	Plain bool
 	Value Expr
 	Note  string // the fields in it, for a comment: "version ihl dscp ecn"
 	Pos   diag.Pos

@@ -89,6 +89,27 @@ func (s *ReadVarint) parts(v *visitor) {
 	v.sets(s.Value, s.Size)
 }
 
+// ReadUint reads an unsigned integer, big endian, of Size bytes (0 to Max, at most 8): 0 where there are none. The
+// frame has them, and as many as Max rounded up to a power of two before their end.
+type ReadUint struct {
+	Value *Var
+	Size  *Var
+	At    Off
+	End   Off // At plus Size
+	Max   int
+	Field string // "short.pn", for comments
+	Pos   diag.Pos
+}
+
+func (s *ReadUint) at() diag.Pos { return s.Pos }
+
+func (s *ReadUint) parts(v *visitor) {
+	v.bytes(s.At, s.Max)
+	v.bounds(s.End)
+	v.reads(s.Size)
+	v.sets(s.Value)
+}
+
 // Lookup finds a row. In a session's table a row counts as missing unless its generation is the slot's, and the slot's
 // deadline has not passed. What the row holds is what it held at one moment, whatever user space does to the table
 // meanwhile.

@@ -59,6 +59,9 @@ func extent(f *spec.Field) string {
 		text = fmt.Sprintf("%d bytes", f.Bytes)
 	case spec.FieldSized:
 		text = fmt.Sprintf("%s bytes, at most %d", expression(f.Size), f.Max)
+		if f.SizedUint() {
+			text = "integer of " + text
+		}
 	case spec.FieldVarint:
 		text = "QUIC varint, 1 to 8 bytes"
 	}

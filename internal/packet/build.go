@@ -2,6 +2,7 @@ package packet
 
 import (
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"slices"
 
@@ -228,6 +229,9 @@ func (b *builder) size(s *scope, span int, f *spec.Field, value Value, given boo
 		}
 		return int(n), nil
 	}
+	if value.Bytes == nil {
+		return b.sizeFor(s, f, value, free)
+	}
 	if free != nil && free.Field.Counts == nil {
 		for v := range uint64(1) << min(free.Bits, 16) {
 			free.Put(s.frame, Uint(v))
@@ -238,6 +242,30 @@ func (b *builder) size(s *scope, span int, f *spec.Field, value Value, given boo
 		return 0, fmt.Errorf("%d bytes are given, and no value of %q says so", len(value.Bytes), free.Field.Name.Value)
 	}
 	return len(value.Bytes), nil
+}
+
+// sizeFor returns the size of an integer that is given: what other fields say, or the smallest one that it fits, if the
+// field that says so isn't given.
+func (b *builder) sizeFor(s *scope, f *spec.Field, value Value, free *Place) (int, error) {
+	n, err := s.eval(f.Size)
+	if free == nil {
+		if err == nil && (n > uint64(f.Max) || bits.Len64(value.Int) > int(8*n)) {
+			err = fmt.Errorf("%d doesn't fit into its %d bytes", value.Int, n)
+		}
+		return int(n), err
+	}
+	best, size := uint64(0), f.Max+1
+	for v := range uint64(1) << min(free.Bits, 16) {
+		free.Put(s.frame, Uint(v))
+		if n, err := s.eval(f.Size); err == nil && n < uint64(size) && bits.Len64(value.Int) <= int(8*n) {
+			best, size = v, int(n)
+		}
+	}
+	if size > f.Max {
+		return 0, fmt.Errorf("no value of %q makes room for %d", free.Field.Name.Value, value.Int)
+	}
+	free.Put(s.frame, Uint(best))
+	return size, nil
 }
 
 // free returns an integer field of the header itself that an expression depends on and that is not given, or nil.
@@ -282,7 +310,9 @@ func (b *builder) fallback(layer int, f *spec.Field) Value {
 	case spec.FieldBytes:
 		return Bytes(make([]byte, f.Bytes))
 	case spec.FieldSized:
-		return Bytes(nil)
+		if !f.SizedUint() {
+			return Bytes(nil)
+		}
 	}
 	return Uint(0)
 }

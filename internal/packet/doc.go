@@ -13,6 +13,7 @@
 // # How values are written
 //
 // Integers as integers; addresses, prefixes and link-layer addresses as text; other bytes as hexadecimal digits, two a
-// byte. A varint takes its shortest form; given as hexadecimal digits it is written as it is. A name for a group of
-// fields sets them all: the endpoint udp.src sets the address in the enclosing IP header and the port.
+// byte. A varint takes its shortest form, and so does an integer of variable size if the field that gives its size
+// isn't given; given as hexadecimal digits they are written as they are. A name for a group of fields sets them all:
+// the endpoint udp.src sets the address in the enclosing IP header and the port.
 package packet

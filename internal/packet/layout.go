@@ -89,7 +89,7 @@ func (p *Place) Get(frame []byte) Value {
 	f := p.Field
 	raw := func() []byte { return frame[p.Bit/8 : (p.Bit+p.Bits)/8] }
 	switch {
-	case f.Kind == spec.FieldBytes || f.Kind == spec.FieldSized:
+	case f.Kind == spec.FieldBytes || f.Kind == spec.FieldSized && !f.SizedUint():
 		return Bytes(raw())
 	case f.Kind == spec.FieldVarint && p.Bits > 0:
 		return Uint(getBits(frame, p.Bit+2, p.Bits-2))
@@ -196,7 +196,7 @@ func (s *scope) eval(e *spec.Expr) (uint64, error) {
 	})
 }
 
-// leaf evaluates len(...) and indexing.
+// leaf evaluates len(...), low(x, FIELD) and indexing.
 func (s *scope) leaf(e *spec.Expr) (uint64, error) {
 	if e.Op == spec.OpIndex && e.Args[0].Op == spec.OpName {
 		p, _ := s.place(e.Args[0].Path)
@@ -207,6 +207,19 @@ func (s *scope) leaf(e *spec.Expr) (uint64, error) {
 			return uint64(b[e.Args[1].Int]), nil
 		}
 		return 0, fmt.Errorf("index %d is outside %q", e.Args[1].Int, dotted(e.Args[0].Path))
+	}
+	if e.Op == spec.OpCall && e.Fn.Value == "low" && len(e.Args) == 2 && e.Args[1].Op == spec.OpName {
+		if p, _ := s.place(e.Args[1].Path); p != nil {
+			bits := p.Bits
+			if p.Field.Kind == spec.FieldVarint {
+				bits = max(0, bits-2)
+			}
+			x, err := s.eval(e.Args[0])
+			if bits < 64 {
+				x &= 1<<bits - 1
+			}
+			return x, err
+		}
 	}
 	if e.Op == spec.OpCall && e.Fn.Value == "len" && len(e.Args) == 1 && e.Args[0].Op == spec.OpName {
 		path := e.Args[0].Path
@@ -251,7 +264,7 @@ func eval(e *spec.Expr, leaf func(*spec.Expr) (uint64, error)) (uint64, error) {
 	case spec.OpName, spec.OpIndex:
 		return leaf(e)
 	case spec.OpCall:
-		if e.Fn.Value != "low" || len(e.Args) != 2 {
+		if e.Fn.Value != "low" || len(e.Args) != 2 || e.Args[1].Op != spec.OpInt {
 			return leaf(e)
 		}
 	}

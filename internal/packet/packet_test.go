@@ -107,6 +107,18 @@ func protocols() *spec.Spec {
 				{Name: name("id"), Kind: spec.FieldVarint},
 				{Name: name("extra"), Bits: 16, When: names("has_extra")},
 			}},
+			{Name: name("sized"), Fields: []*spec.Field{
+				uintField("size", 8),
+				{
+					Name: name("n"), Kind: spec.FieldSized, Max: 4, Type: "uint",
+					Size: &spec.Expr{Op: spec.OpAdd, Args: []*spec.Expr{names("size"), integer(1)}},
+				},
+				{
+					Name: name("rest"), Kind: spec.FieldSized, Max: 8, Size: &spec.Expr{
+						Op: spec.OpCall, Fn: name("low"), Args: []*spec.Expr{integer(0x1_0000_0003), names("n")},
+					},
+				},
+			}},
 		},
 	}
 }
@@ -196,6 +208,10 @@ func TestFieldKinds(t *testing.T) {
 		{"varint of 8 bytes", layer("odd", "id", 1<<40), "00 00 00000000 c000010000000000 00000000"},
 		{"varint as written", layer("odd", "id", "80000001"), "00 00 00000000 80000001 00000000"},
 		{"condition", layer("odd", "has_extra", 1, "extra", 7), "10 00 00000000 00 0007 00000000"},
+		{"an integer in the fewest bytes", layer("sized", "n", 0x10203), "02 010203 000000"},
+		{"an integer in bytes that are given", layer("sized", "size", 1, "n", 5), "01 0005 000000"},
+		{"an integer as written", layer("sized", "n", "0005"), "01 0005 000000"},
+		{"an integer of zeros", layer("sized", "size", 1), "01 0000 000000"},
 		{"default from a range", layer("channel_data"), "4000 0000"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -54,17 +54,12 @@ func (v Value) text(f *spec.Field) string {
 
 // parseLiteral gives a literal the type of a field. The error says what the field wants.
 func parseLiteral(l spec.Literal, f *spec.Field) (Value, error) {
-	switch f.Kind {
-	case spec.FieldUint, spec.FieldVarint:
-		width := f.Bits
-		if f.Kind == spec.FieldVarint {
-			width = 62
-			if b, err := hex.DecodeString(l.Text); l.Kind == spec.LitString && err == nil && len(b) > 0 &&
-				len(b) == 1<<(b[0]>>6) {
-				return Bytes(b), nil
-			}
-		}
+	if width := f.MaxBits(); width > 0 {
+		b, err := hex.DecodeString(l.Text)
+		given := l.Kind == spec.LitString && err == nil && len(b) > 0 // as it is written
 		switch {
+		case given && f.Kind == spec.FieldVarint && len(b) == 1<<(b[0]>>6), given && f.SizedUint() && len(b) <= f.Max:
+			return Bytes(b), nil
 		case l.Kind == spec.LitBool && width == 1:
 			if l.Bool {
 				return Uint(1), nil
@@ -181,7 +176,7 @@ func allows(c *spec.Constraint, f *spec.Field, v Value) bool {
 		}
 		return false
 	}
-	if v.Bytes == nil && bits.Len64(v.Int) > f.Bits && f.Kind == spec.FieldUint {
+	if v.Bytes == nil && bits.Len64(v.Int) > f.MaxBits() {
 		return false
 	}
 	if p, err := literal.Prefix(c.Value.Text); f.Type == "ip" && err == nil {

@@ -30,6 +30,8 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		w.branch(p, s)
 	case *ir.ReadVarint:
 		w.line(s.Pos, "varint %s, %s = [%s] else %s", s.Value.Name, s.Size.Name, offset(s.At), stop(p, s.Reason))
+	case *ir.ReadUint:
+		w.line(s.Pos, "let %s = [%s +%s]", s.Value.Name, offset(s.At), s.Size.Name)
 	case *ir.Lookup:
 		miss := "optional"
 		if s.Miss >= 0 {
@@ -181,6 +183,9 @@ func (w *writer) cell(c ir.Store) {
 	size := fmt.Sprint(c.Size)
 	if c.Width != nil {
 		size = "varint " + c.Width.Name
+		if c.Plain {
+			size = c.Width.Name
+		}
 	}
 	w.line(c.Pos, "[%s +%s%s] = %s%s", offset(c.Off), size, order, expr(c.Value), note)
 }

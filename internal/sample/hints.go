@@ -23,7 +23,7 @@ type bytesHint struct {
 // findHints collects hints from all conditions of a program, with the settings that it is loaded with.
 func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 	h := hints{ints: map[string][]uint64{}, bytes: map[string][]bytesHint{}}
-	lets := map[*ir.Var]ir.Expr{}
+	lets, read := map[*ir.Var]ir.Expr{}, map[*ir.Var]string{}
 	field := func(e ir.Expr) string {
 		if v, ok := e.(*ir.VarRef); ok && lets[v.Var] != nil {
 			e = lets[v.Var]
@@ -33,6 +33,8 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 			return l.Field
 		case *ir.LoadBytes:
 			return l.Field
+		case *ir.VarRef:
+			return read[l.Var]
 		}
 		return ""
 	}
@@ -81,6 +83,8 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 		switch s := s.(type) {
 		case *ir.Let:
 			lets[s.Var] = s.Value
+		case *ir.ReadUint:
+			read[s.Value] = s.Field
 		case *ir.FindElement:
 			if id, ok := number(s.ID); ok {
 				h.elements = append(h.elements, id)

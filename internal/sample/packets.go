@@ -380,6 +380,16 @@ func (g *Generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		}
 		return v, true
 	case spec.FieldSized:
+		if f.SizedUint() {
+			v := packet.Uint(g.integer(8 * f.Max))
+			if len(known) > 0 && !g.One(4) {
+				v.Int = Pick(g.Source, known) & (^uint64(0) >> (64 - 8*f.Max))
+			}
+			if g.One(3) { // in more bytes than it needs
+				v.Bytes = g.bytes(1 + g.IntN(f.Max))
+			}
+			return v, true
+		}
 		if len(f.Elements) > 0 && !g.One(8) {
 			return packet.Bytes(g.elements(f, Pick(g.Source, f.Elements))), true
 		}

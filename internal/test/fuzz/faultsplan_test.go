@@ -198,6 +198,7 @@ var backEndFaults = []fault{
 	})},
 	{where: "back end", spec: "turn", what: "a packet of exactly the MTU is too big",
 		plan: stmt(func(_ *ir.Program, s *ir.CheckHop) bool { s.Length = plus(1)(s.Length); return true })},
+	{where: "back end", spec: "sized-uint", what: "a number that doesn't fit is cut", plan: noGuard("unfit_short_pn")},
 	{where: "back end", spec: "turn", what: "the use is not counted",
 		plan: stmt(func(_ *ir.Program, s *ir.Forward) bool { s.Usage = nil; return true })},
 	{where: "back end", spec: "gate", what: "one connection over the quota", plan: compared(func(b *ir.Bin) bool {

@@ -104,7 +104,9 @@ func (w *rewriting) set() string {
 				continue
 			}
 			v = w.literal(pick(w.generator, a))
-		} else if r.t.kind == intKind && r.flds[0].kind != varintField {
+		} else if f := r.flds[0]; f.kind == numberField && len(r.flds) == 1 && !w.one(4) {
+			v = fmt.Sprintf("low(%s, %s)", w.stored(64), r.text)
+		} else if r.t.kind == intKind && f.kind != varintField && f.kind != numberField {
 			v = w.stored(narrowest(r))
 		} else if v, ok = w.typed(typ{kind: r.t.kind, n: narrowestOf(r)}); !ok {
 			continue
@@ -130,7 +132,8 @@ func (w *rewriting) settable(r ref) bool {
 		return false
 	}
 	for _, f := range r.flds {
-		if f.derived || f.kind == sizedField || f.variable && (f.kind != varintField || f.when != "") {
+		number := f.kind == varintField || f.kind == numberField // whose size stays
+		if f.derived || f.kind == sizedField || f.variable && (!number || f.when != "" && !w.one(4)) {
 			return false
 		}
 	}

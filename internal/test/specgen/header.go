@@ -13,6 +13,7 @@ const (
 	bytesField
 	sizedField
 	varintField
+	numberField // an integer whose size an expression gives
 )
 
 // field is a field of a header, with what matters for its use.
@@ -330,6 +331,10 @@ func (g *generator) variable(h *header, names *namer) {
 		f.kind = sizedField
 		by := pick(g, before)
 		f.max = g.between(1, 40)
+		if g.one(2) {
+			f.kind, f.max = numberField, g.between(1, 8)
+			f.bits = 8 * f.max
+		}
 		f.size = pick(g, []string{"%s", "%s + 1", "%s & 7", "%s * 4", "low(%s, 3)", "%s / 2", "(%s & 3) << 1"})
 		f.size = fmt.Sprintf(f.size, by.name)
 	case g.one(3):
@@ -342,7 +347,7 @@ func (g *generator) variable(h *header, names *namer) {
 		f.when = fmt.Sprintf(pick(g, []string{"%s == 1", "%s & 1 != 0", "%s > 2", "%s != 0", "%s & 2 == 2",
 			"!(%s == 0)"}), by.name)
 	}
-	if f.kind == uintField && g.one(4) {
+	if (f.kind == uintField || f.kind == numberField) && g.one(4) {
 		f.is, _ = g.constraint(f.bits)
 	}
 	h.fields = append(h.fields, f)
@@ -452,6 +457,8 @@ func (f *field) text() string {
 		s += fmt.Sprintf("bytes: %d", f.bytes)
 	case sizedField:
 		s += fmt.Sprintf("bytes: %q, max: %d", f.size, f.max)
+	case numberField:
+		s += fmt.Sprintf("bytes: %q, max: %d, type: \"uint\"", f.size, f.max)
 	case varintField:
 		s += `varint: "quic"`
 	}

@@ -262,6 +262,9 @@ func (s *scope) int(depth int) string {
 		return fmt.Sprintf("%s %s %d", sub(), pick(s.generator, []string{"<<", ">>"}),
 			pick(s.generator, []int{0, 1, 3, 7, 8, 16, 31, 32, 48, 63}))
 	case 4:
+		if r, ok := s.choose(func(r ref) bool { return r.t.kind == intKind && len(r.flds) == 1 }); ok && s.one(2) {
+			return fmt.Sprintf("low(%s, %s)", s.int(depth-1), r.text)
+		}
 		return fmt.Sprintf("low(%s, %d)", s.int(depth-1), s.between(1, 64))
 	}
 	return fmt.Sprintf("%s %s %s", sub(), pick(s.generator, []string{"+", "-", "*", "&", "|", "^", "&^"}), sub())
