@@ -298,7 +298,7 @@ func TestReasons(t *testing.T) {
 			check(file, s, plan)
 		}
 	}
-	for seed := range uint64(200) {
+	for seed := range uint64(256) {
 		if s, plan, _ := specgen.Plan(specgen.Generate(seed)); plan != nil {
 			check(fmt.Sprintf("the random spec of seed %d", seed), s, plan)
 		}

@@ -223,7 +223,7 @@ static __always_inline int prog_change_ipv4_rest_rest_send_3(struct __sk_buff *s
 	__u32 len = skb->len;
 
 	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
-	__u64 next = fr_draw(n->next, 1);
+	__u64 next = fr_alloc(n->next, 1);
 	__u64 number = next;
 
 	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
@@ -662,7 +662,7 @@ static __always_inline int prog_change_ipv6_rest_rest_send_2(struct __sk_buff *s
 	__u32 len = skb->len;
 
 	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
-	__u64 next = fr_draw(n->next, 1);
+	__u64 next = fr_alloc(n->next, 1);
 	__u64 number = next;
 
 	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
