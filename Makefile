@@ -16,7 +16,7 @@ PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/ab
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools quic clean
+.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools quic test-quic quic-upstream clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,14 @@ fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 
 quic: ## the fork of quic-go, fetched and patched into runtime/quic/quic-go (runtime/quic/README.md)
 	@cd runtime/quic && $(GO) run ./cmd/quicfork quic-go
+
+test-quic: quic ## the fork's hooks and the examples on it, with the race detector
+	@tools/ensure root
+	@for m in runtime/quic examples/quic; do (cd $$m && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
+
+quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
+	@cd runtime/quic && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream
+	@cd runtime/quic && $(GO) test -count=1 -run '^TestSameAsUpstream$$' .
 
 release: ## static binaries for Linux, macOS and Windows in dist/, with checksums; VERSION=v0.1.0 says the version
 	@$(GO) run ./tools/release -version '$(VERSION)' -o dist
