@@ -13,9 +13,9 @@ import (
 )
 
 // TestInstall uses this module as its README tells others to: from another module, which has it from a module proxy. One
-// such module imports the fork under a path of its own, beside upstream's quic-go; a second one imports that module; in a
-// third one a library that imports quic-go gets the fork in its place. Other modules come from this machine's module cache;
-// no network is used.
+// such module imports the fork under a path of its own, beside upstream's quic-go; a second one imports that module; in
+// a third one, a library that imports quic-go gets the fork in its place. Other modules come from this machine's module
+// cache; no network is used.
 func TestInstall(t *testing.T) {
 	const self, version = "github.com/fastrelay/fastrelay-gen/runtime/quic", "v0.1.0"
 	p := newProxy(t)
@@ -35,7 +35,8 @@ func TestInstall(t *testing.T) {
 	p.write(t, server, Tree{
 		"go.mod":         []byte("module example.com/server\n\ngo 1.26.0\n"),
 		"hello/hello.go": []byte(strings.ReplaceAll(hello, "FORK", "example.com/server/internal/quic")),
-		"main.go":        []byte("package main\n\nimport \"example.com/server/hello\"\n\nfunc main() { hello.Print() }\n"),
+		"main.go": []byte("package main\n\nimport \"example.com/server/hello\"\n\n" +
+			"func main() { hello.Print() }\n"),
 	})
 	p.command(t, server, "go", "run", quicfork, "internal/quic")
 	p.command(t, server, "go", "mod", "tidy")
@@ -59,7 +60,8 @@ func TestInstall(t *testing.T) {
 
 	library := t.TempDir()
 	p.write(t, library, Tree{
-		"go.mod": []byte("module example.com/library\n\ngo 1.26.0\n\nrequire " + UpstreamPath + " " + UpstreamVersion + "\n"),
+		"go.mod": []byte("module example.com/library\n\ngo 1.26.0\n\n" +
+			"require " + UpstreamPath + " " + UpstreamVersion + "\n"),
 		"library.go": []byte("package library\n\nimport \"" + UpstreamPath + "\"\n\n" +
 			"// Conn is a connection of quic-go's.\ntype Conn = quic.Conn\n"),
 	})
@@ -130,9 +132,8 @@ func Print() {
 	}
 	socket := must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))
 	ctx := quic.WithHooks(context.Background(), &quic.Hooks{NullProtection: true})
-	transport := &quic.Transport{Conn: socket, ConnContext: func(context.Context, *quic.ClientInfo) (context.Context, error) {
-		return ctx, nil
-	}}
+	transport := &quic.Transport{Conn: socket}
+	transport.ConnContext = func(context.Context, *quic.ClientInfo) (context.Context, error) { return ctx, nil }
 	listener := must(transport.Listen(secrets, nil))
 	address := socket.LocalAddr().String()
 	client := must(quic.DialAddr(ctx, address, secrets, nil))

@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// TestSameAsUpstream runs one connection by a script in upstream's tree and in the fork, without hooks, and compares all
-// that both ends did (packets with their frames, metrics, timers, each with its time), and each byte that they sent. One
-// run in thirty or so is another one, in both trees, since Go chooses at random between events of the same moment; so
-// there are several attempts to find the same. A tree that was changed never does.
+// TestSameAsUpstream runs one connection by a script in upstream's tree and in the fork, without hooks, and compares
+// all that both ends did (packets with their frames, metrics, timers, each with its time), and each byte that they
+// sent. One run in thirty or so differs from the others, in both trees, since Go chooses at random between events of
+// the same moment; so several runs are compared. With a tree that was changed, none is the same.
 func TestSameAsUpstream(t *testing.T) {
 	upstream, err := Upstream()
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package script runs a connection by a script, in upstream's tree and in the fork, and writes down all that happens. It is
-// copied into both trees by TestSameAsUpstream. Time is not real (testing/synctest) and random numbers come from a seed, so
-// on one processor two runs differ only if what runs differs.
+// Package script runs a connection by a script, in upstream's tree and in the fork, and writes down all that happens.
+// TestSameAsUpstream copies it into both trees. Time is not real (testing/synctest) and random numbers come from a seed,
+// so on one processor two runs differ only if the programs differ.
 package script
 
 import (
@@ -124,9 +124,9 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// script has both ends open streams of both kinds, with windows that are soon full; the server resets one stream and stops
-// another, datagrams are sent in between. Packets are lost, keys are updated, path MTUs are found. Then it is quiet until
-// keep-alives have been sent, and the client closes the connection.
+// script has both ends open streams of both kinds, with windows that are soon full, and send datagrams in between. The
+// server resets streams, and stops others. Packets are lost, keys are updated, path MTUs are found. Then it is quiet
+// until keep-alives have been sent, and the client closes the connection.
 func script(ctx context.Context, r *record) error {
 	secrets, err := secrets()
 	if err != nil {

@@ -2,8 +2,8 @@
 //
 //	upstreamtests DIR
 //
-// The fork is written into DIR, under quic-go's path. Many of the tests measure time, and some fail on a busy machine, with
-// and without our patches; so a test that fails is run again by itself, twice at most.
+// The fork is written into DIR, under quic-go's path. Many of the tests measure time, and some fail on a busy machine,
+// with and without our patches; so a test that fails is run again by itself, twice at most.
 package main
 
 import (
