@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestInstall uses this module as its README tells others to: from another module, which has it from a module proxy. One
+// TestInstall uses this module as its README tells others to: from another module, which has it from a proxy. One
 // such module imports the fork under a path of its own, beside upstream's quic-go; a second one imports that module; in
 // a third one, a library that imports quic-go gets the fork in its place. Other modules come from this machine's module
 // cache; no network is used.

@@ -1,6 +1,6 @@
 // Package script runs a connection by a script, in upstream's tree and in the fork, and writes down all that happens.
-// TestSameAsUpstream copies it into both trees. Time is not real (testing/synctest) and random numbers come from a seed,
-// so on one processor two runs differ only if the programs differ.
+// TestSameAsUpstream copies it into both trees. Time is not real (testing/synctest), random numbers come from a seed:
+// on one processor, two runs differ only if the programs differ.
 package script
 
 import (
@@ -202,7 +202,7 @@ func script(ctx context.Context, r *record) error {
 		network.Close())
 }
 
-// one delivers datagrams one by one, at moments (in nanoseconds) at which nothing else happens: of two events at the same
+// one delivers datagrams one by one, at moments (in nanoseconds) at which nothing else happens: of two events at one
 // time, either may be handled first.
 func one(latency, apart time.Duration) simnet.NodeBiDiLinkSettings {
 	var last time.Time
