@@ -116,7 +116,9 @@ func (l *Link) start(toA, toB *testnet.Dev, c Config) error {
 		return err
 	}
 	l.cmd = exec.Command(self)
-	l.cmd.Env = append(os.Environ(), role+"="+string(config), "GODEBUG=asyncpreemptoff=1")
+	l.cmd.Env = append(os.Environ(), role+"="+string(config),
+		// With the race detector, the process would wait for a second when it has ended.
+		"GODEBUG=asyncpreemptoff=1", "GORACE=atexit_sleep_ms=0")
 	l.cmd.Stderr = &l.messages
 	for _, d := range []*testnet.Dev{toA, toB} {
 		fd, err := listen(d)
