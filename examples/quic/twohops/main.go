@@ -97,7 +97,8 @@ func (d demo) run(ctx context.Context, out io.Writer) error {
 			return err
 		}
 		defer link.Close()
-		err = errors.Join(link.A.AddAddr(fmt.Sprintf("10.0.%d.2/24", i)), link.B.AddAddr(fmt.Sprintf("10.0.%d.1/24", i)))
+		err = errors.Join(
+			link.A.AddAddr(fmt.Sprintf("10.0.%d.2/24", i)), link.B.AddAddr(fmt.Sprintf("10.0.%d.1/24", i)))
 		if err != nil {
 			return err
 		}

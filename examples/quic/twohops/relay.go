@@ -117,8 +117,8 @@ func (r *relay) report(out io.Writer) {
 	fmt.Fprintf(out, "relay: %d STREAM frames came\n", r.frames)
 	for i, s := range r.subscribers {
 		s.mutex.Lock()
-		fmt.Fprintf(out, "relay to subscriber %d: %d packets sent outside of the library, which sent %d itself, with data "+
-			"of %d that were lost and of %d too large ones\n", i+1, s.sent,
+		fmt.Fprintf(out, "relay to subscriber %d: %d packets sent outside of the library, which sent %d itself, "+
+			"with data of %d that were lost and of %d too large ones\n", i+1, s.sent,
 			int(s.conn.ConnectionStats().PacketsSent)-s.sent, s.lost, s.tooLarge)
 		s.mutex.Unlock()
 	}
