@@ -19,9 +19,9 @@ const lateness = 500 * time.Microsecond
 
 // frame is one frame on its way, with its struct virtio_net_hdr.
 type frame struct {
-	data   []byte
-	due    time.Duration // when it leaves
-	behind int           // how many packets overtake it before that
+	data       []byte
+	due        time.Duration // when it leaves
+	overtakers int           // how many packets leave before it, from now on
 }
 
 // carrier carries the frames of one direction. Everything leaves in the order of its due times, so a queue is enough:
@@ -72,20 +72,20 @@ func (c *carrier) meet(f *frame, fate Fate) {
 		c.counters.Lost++
 		c.spare = append(c.spare, f)
 	default:
-		if fate.Behind > 0 {
+		if fate.Overtaken > 0 {
 			c.counters.Reordered++
 		}
-		c.pass(f, fate.Behind)
+		c.pass(f, fate.Overtaken)
 		if fate.Twice {
 			c.counters.Duplicated++
 			again := c.take()
 			again.data, again.due = append(again.data[:0], f.data...), due
-			c.pass(again, fate.Behind)
+			c.pass(again, fate.Overtaken)
 		}
 	}
 	free := 0
 	for i, h := range c.held[:before] {
-		if h.behind--; h.behind == 0 {
+		if h.overtakers--; h.overtakers == 0 {
 			h.due = due
 			c.push(h)
 			free = i + 1
@@ -95,9 +95,9 @@ func (c *carrier) meet(f *frame, fate Fate) {
 }
 
 // pass has a frame leave once so many other packets have overtaken it.
-func (c *carrier) pass(f *frame, behind int) {
-	f.behind = behind
-	if behind > 0 {
+func (c *carrier) pass(f *frame, overtakers int) {
+	f.overtakers = overtakers
+	if overtakers > 0 {
 		c.held = append(c.held, f)
 	} else {
 		c.push(f)

@@ -87,10 +87,10 @@ func (d Direction) check(name string) error {
 
 // Fate is what happens to one packet.
 type Fate struct {
-	Lost    bool // independently of others
-	InBurst bool // lost in a burst
-	Twice   bool // arrives twice
-	Behind  int  // how many later packets overtake it
+	Lost      bool // independently of others
+	InBurst   bool // lost in a burst
+	Twice     bool // arrives twice
+	Overtaken int  // by so many later packets
 }
 
 // Fates are the fates of the packets of one direction, in their order.
@@ -125,7 +125,7 @@ func (f *Fates) Next() Fate {
 		Twice:   f.duplicates.Float64() < f.d.Duplicates,
 	}
 	if f.reordered.Float64() < f.d.Reordering.Share {
-		fate.Behind = f.d.Reordering.By
+		fate.Overtaken = f.d.Reordering.By
 	}
 	return fate
 }

@@ -25,7 +25,7 @@ func TestShares(t *testing.T) {
 		count(&inBursts, f.InBurst)
 		count(&bursts, f.InBurst && !before.InBurst)
 		count(&twice, f.Twice)
-		count(&behind, f.Behind == 3)
+		count(&behind, f.Overtaken == 3)
 		before = f
 	}
 	for _, s := range []struct {

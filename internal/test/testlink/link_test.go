@@ -50,8 +50,8 @@ func start(t *testing.T, c Config) *Link {
 	return l
 }
 
-// know tells both ends their neighbours: while one is being resolved, the kernel keeps fewer than a hundred packets.
-func know(t *testing.T, l *Link) {
+// addNeighbours makes resolution unnecessary: meanwhile, the kernel keeps fewer than a hundred packets.
+func addNeighbours(t *testing.T, l *Link) {
 	t.Helper()
 	err := errors.Join(l.A.AddNeighbour(addrB[4], l.B.MAC), l.B.AddNeighbour(addrA[4], l.A.MAC))
 	if err != nil {
@@ -246,7 +246,7 @@ func expect(fates *Fates, count int) (order []int, lost int) {
 			continue
 		}
 		// A packet comes right after the one that is the last to overtake it.
-		c := copy{n, n + f.Behind}
+		c := copy{n, n + f.Overtaken}
 		copies = append(copies, c)
 		if f.Twice {
 			copies = append(copies, c)
@@ -288,7 +288,7 @@ func TestFatesOnTheLink(t *testing.T) {
 	const attempts = 5
 	for attempt := 1; ; attempt++ {
 		l := start(t, c)
-		know(t, l)
+		addNeighbours(t, l)
 		a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
 		fates := [2]*Fates{}
 		fates[0], fates[1] = c.Fates()
@@ -563,7 +563,7 @@ func tcp(t *testing.T, l *Link) {
 // A device that is down refuses frames, and the link goes on when it is up again.
 func TestDown(t *testing.T) {
 	l := start(t, Config{})
-	know(t, l)
+	addNeighbours(t, l)
 	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
 	stream(t, a, b, 10, 10, 1000, 100)
 	if err := l.B.SetUp(false); err != nil {
@@ -581,7 +581,7 @@ func TestDown(t *testing.T) {
 	if err := l.B.SetUp(true); err != nil {
 		t.Fatal(err)
 	}
-	know(t, l)
+	addNeighbours(t, l)
 	// The kernel turns the queues of both devices on a little later.
 	if err := testnet.Until(2*time.Second, "the link carries again", func() bool {
 		err := errors.Join(send(a, b, 1, 1000, 100), send(b, a, 1, 1000, 100))
@@ -599,7 +599,7 @@ func TestDown(t *testing.T) {
 // Frames on their way when the link ends are counted, and a link whose process was killed says so.
 func TestEnd(t *testing.T) {
 	l := start(t, Config{FromA: Direction{Delay: time.Minute}})
-	know(t, l)
+	addNeighbours(t, l)
 	a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
 	if err := send(a, b, 10, 1000, 100); err != nil {
 		t.Fatal(err)

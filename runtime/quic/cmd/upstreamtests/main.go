@@ -72,7 +72,7 @@ func run(args []string, out io.Writer) error {
 	return nil
 }
 
-// results are what became of tests.
+// results are those of many tests.
 type results struct {
 	passed int
 	failed []failure
