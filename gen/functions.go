@@ -112,7 +112,7 @@ func (s *scope) lowOf(v val, field *spec.Expr, pos diag.Pos) (val, bool) {
 		return lowest(v, pl.f.MaxBits(), pos), true
 	}
 	return val{
-		t: ir.UintType(pl.f.MaxBits()), x: bin(ir.And, v.x, pl.largest()), max: min(v.max, pl.max), pos: pos, fitsIn: pl,
+		t: ir.UintType(pl.f.MaxBits()), x: bin(ir.And, v.x, pl.room()), max: min(v.max, pl.max), pos: pos, fitsIn: pl,
 	}, true
 }
 

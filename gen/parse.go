@@ -182,6 +182,11 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end,
 		fields: map[string]*fieldRef{},
 	}
+	if p.starts[off.Base] {
+		in.far = maxStart
+	} else if len(path) > 0 {
+		in.far = path[len(path)-1].far
+	}
 	s := &scope{program: p, path: append(path[:len(path):len(path)], in), self: in}
 	if a.meta {
 		parent := path[len(path)-1]
@@ -294,9 +299,9 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		if at.Base != nil {
 			limit += at.Base.Max
 		}
-		if limit > maxVariable {
+		if limit > maxVariable+uint64(in.far) {
 			p.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
-				f.Name.Value, limit, maxVariable)
+				f.Name.Value, limit-uint64(in.far), maxVariable)
 			return nil
 		}
 		begins := p.atLeast(at)
@@ -311,8 +316,9 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		}
 		if f.SizedUint() {
 			if word := powerOf2(f.Max); p.atLeast(at) < word {
-				p.diags.Add(codeVariable, f.Name.Pos, "field %q may begin %s after the start of the packet: an integer "+
-					"of variable size has to have %d bytes in front of it", f.Name.Value, plural(p.atLeast(at), "byte"), word)
+				p.diags.Add(codeVariable, f.Name.Pos, "field %q may begin %s after the start of the packet: an "+
+					"integer of variable size has to have %d bytes in front of it", f.Name.Value,
+					plural(p.atLeast(at), "byte"), word)
 				return nil
 			}
 			pl.max = maxOf(8 * f.Max)
@@ -330,9 +336,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 	}
 	need(a.h.Name.Pos)
 	in.end = plus(seg, bits/8)
-	if !p.lengths(s, in, end, blk) {
-		return nil
-	}
+	p.lengths(in, end, blk)
 	p.received(in, path, blk)
 	return in
 }
@@ -446,25 +450,48 @@ func (p *program) unfit(h *spec.Header, f *spec.Field, why string) int {
 	return p.went("unfit_"+h.Name.Value+"_"+f.Name.Value, h.Name.Value+"."+f.Name.Value+" "+why, f.Name.Pos)
 }
 
+// unlessAbsent is a condition on a field, which a packet without it meets.
+func (pl *fieldRef) unlessAbsent(cond ir.Expr) ir.Expr {
+	if pl.present == nil {
+		return cond
+	}
+	return or(not(pl.present), cond)
+}
+
+// most is an upper bound of where something ends; 0: none is known.
+func most(end ir.Expr) uint64 {
+	if v := varOf(end); v != nil {
+		return v.Max
+	}
+	return 0
+}
+
 // lengths emits the checks of the length fields, and finds where what the header encloses ends.
-func (p *program) lengths(s *scope, in *layer, end ir.Expr, blk *[]ir.Stmt) bool {
+func (p *program) lengths(in *layer, end ir.Expr, blk *[]ir.Stmt) {
 	in.inner = end
+	follower := p.follower(in.entry)
 	for _, pl := range in.order {
 		f, k := pl.f, pl.f.Counts
 		if k == nil {
 			continue
 		}
 		reason := p.fieldReason(in.h, f, "disagrees with the packet")
-		guard := func(cond ir.Expr) { emit(blk, &ir.Guard{Cond: cond, Reason: reason, Pos: f.Name.Pos}) }
+		guard := func(cond ir.Expr) {
+			emit(blk, &ir.Guard{Cond: pl.unlessAbsent(cond), Reason: reason, Pos: f.Name.Pos})
+		}
 		ends := func(cond ir.Expr) { // the length of a GSO packet may be that of a segment
 			if role(in.h, "destination") == nil {
-				ordinary := or(cond, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)))
+				ordinary := pl.unlessAbsent(or(cond, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))))
 				emit(blk, &ir.Guard{Cond: ordinary, Reason: p.superPacket(f.Name.Pos), Pos: f.Name.Pos})
 			}
 			guard(cond)
 		}
 		bytes := pl.load
 		limit := pl.max
+		if limit > maxOf(62) || k.Unit > 1 && limit > maxOf(48) { // the sum below could wrap around
+			limit = maxOf(32)
+			guard(bin(ir.Le, bytes, num(limit)))
+		}
 		if k.Bias > 0 {
 			guard(bin(ir.Ge, pl.load, num(uint64(k.Bias))))
 			bytes = bin(ir.Sub, bytes, num(uint64(k.Bias)))
@@ -486,12 +513,26 @@ func (p *program) lengths(s *scope, in *layer, end ir.Expr, blk *[]ir.Stmt) bool
 			guard(bin(ir.Ge, bytes, headerSize))
 			from = in.off
 		}
+		stops := bin(ir.Add, offExpr(from), bytes)
+		if pl.width != nil && k.Slack == 0 && follower == nil { // it ends where the enclosing header's content does
+			ends(bin(ir.Eq, stops, end))
+			continue
+		}
+		limit += uint64(from.Const)
 		if from.Base != nil {
 			limit += from.Base.Max
 		}
-		stop := p.let(blk, in.entry+"_end", bin(ir.Add, offExpr(from), bytes), limit+uint64(from.Const), f.Name.Pos)
+		if pl.present != nil {
+			stops = &ir.Pick{If: pl.present, Then: stops, Else: end}
+		}
+		if pl.present != nil || limit > maxOf(32) {
+			limit = most(end)
+		}
+		stop := p.let(blk, in.entry+"_end", stops, limit, f.Name.Pos)
 		at := &ir.VarRef{Var: stop}
 		switch {
+		case follower != nil:
+			ends(bin(ir.Le, at, end))
 		case k.Slack == 0:
 			ends(bin(ir.Eq, at, end))
 		case k.Slack < 0:
@@ -507,11 +548,9 @@ func (p *program) lengths(s *scope, in *layer, end ir.Expr, blk *[]ir.Stmt) bool
 			Cond:   bin(ir.Ge, in.inner, bin(ir.Add, offExpr(in.end), num(uint64(t)))),
 			Reason: p.truncated(in.h.Name.Pos), Pos: in.h.Name.Pos,
 		})
-		in.payload = &ir.VarRef{
-			Var: p.let(blk, in.entry+"_payload_end", bin(ir.Sub, in.inner, num(uint64(t))), 0, in.h.Name.Pos),
-		}
+		ends := bin(ir.Sub, in.inner, num(uint64(t)))
+		in.payload = &ir.VarRef{Var: p.let(blk, in.entry+"_payload_end", ends, most(in.inner), in.h.Name.Pos)}
 	}
-	return true
 }
 
 // bits16 takes bits of a 16-bit value, counted from its most significant one.

@@ -23,13 +23,14 @@ const (
 // program is one program being compiled.
 type program struct {
 	*compiler
-	src   *spec.Program
-	out   *ir.Program
-	names map[string]int  // how often a name of a variable or row was taken
-	dead  bool            // too many paths: stop
-	lost  map[string]bool // lookups that are reported: what reads their rows isn't
-	least map[*ir.Var]int // how much of the packet is in front of a variable place at least
-	each  bool            // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
+	src    *spec.Program
+	out    *ir.Program
+	names  map[string]int   // how often a name of a variable or row was taken
+	dead   bool             // too many paths: stop
+	lost   map[string]bool  // lookups that are reported: what reads their rows isn't
+	least  map[*ir.Var]int  // how much of the packet is in front of a variable place at least
+	starts map[*ir.Var]bool // where headers begin after the payload of another one
+	each   bool             // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 }
 
 // layer is a header on a path.
@@ -41,6 +42,7 @@ type layer struct {
 	end   ir.Off // after its last field
 	size  int    // of the header in the frame in bytes; -1 where it varies
 	limit ir.Expr
+	far   int // how much of its offset the payloads in front of it may be
 	// inner is the offset at which what the header encloses ends (a trailer included), from
 	// its length where it has one.
 	inner    ir.Expr
@@ -72,13 +74,14 @@ func (c *compiler) program(src *spec.Program) {
 		base = max(base, p.Base+len(p.Reasons))
 	}
 	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{},
-		least: map[*ir.Var]int{},
-		out:   &ir.Program{Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos}}
+		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{},
+		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := p.went("inactive", "the relay's lease has expired", src.Name.Pos)
 	errors := c.diags.Len()
 	p.checkRules(src.Rules)
+	p.checkFollowers()
 	blk := &p.out.Body
 	emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
 	if !p.mayTag() {
@@ -218,6 +221,23 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 	} else {
 		p.out.L2 = p.isLink(e)
 		p.forHost(blk)
+	}
+	if host := hostOf(e, path); host != nil {
+		if n := slices.Index(path, host); n > 0 {
+			parent = path[n-1]
+		}
+		must := *e
+		must.Optional = false
+		more := bin(ir.Lt, host.inner, host.limit)
+		if e.Optional { // nothing follows, or this header
+			s := &ir.If{Cond: not(more), Pos: e.Pos, Note: "no " + e.Var.Value}
+			emit(blk, s)
+			p.walkStack(i+1, path, off, end, &s.Then)
+			blk = &s.Else
+		} else {
+			emit(blk, &ir.Guard{Cond: more, Reason: p.notThis(e), Pos: e.Pos})
+		}
+		e, off, end = &must, p.begin(e, host, blk), host.limit
 	}
 	arms, tagged := p.arms(e, path, parent, off, end, blk)
 	if len(arms) == 0 {

@@ -57,6 +57,8 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	if change > 0 && w.hdrs[change-1].old != nil {
 		rw.Unmoved = w.hdrs[change-1].old.end
 	}
+	// all in front of the change stays where it is
+	atEnd := !slices.ContainsFunc(w.hdrs[change:], func(o *outHeader) bool { return o.old != nil })
 	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
 	outer := w.outermost()
 	headers := isIP(outer) && stays && static
@@ -69,7 +71,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 		return false
 	case partial && headers:
 		rw.Resize = ir.MoveEither
-	case partial && w.family == 0 && !w.popInner && change == len(w.hdrs):
+	case partial && w.family == 0 && !w.popInner && atEnd:
 		rw.Resize = ir.MovePayload
 	case !partial && headers:
 		rw.Resize = ir.MoveHeaders

@@ -382,6 +382,9 @@ func (w *rewriter) placeHeaders() (first int, ok bool) {
 	first = len(w.hdrs)
 	off := ir.Off{}
 	for i, o := range w.hdrs {
+		if o.old != nil && w.starts[o.old.off.Base] && o.old.off.Const == 0 {
+			off = o.old.off // after a payload
+		}
 		o.off = off
 		same := o.old != nil && o.old.off == off
 		if !same && first == len(w.hdrs) {
@@ -436,6 +439,15 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		if in.h.Trailer > 0 && moved {
 			w.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).
 				WithRelated(w.path[i+1].h.Name.Pos, "after it")
+			return
+		}
+	}
+	for _, e := range w.src.Stack {
+		if host := hostOf(e, w.path); host != nil && moved && slices.ContainsFunc(w.path, func(in *layer) bool {
+			return in.entry == e.Var.Value
+		}) {
+			w.fail(codeResize, pos, "the packet can't be resized: header %q begins after the payload of %q",
+				e.Var.Value, host.entry).WithRelated(e.Pos, "it is here in the stack")
 			return
 		}
 	}
@@ -583,17 +595,28 @@ func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag
 			default:
 				bytes = bin(ir.Add, payload, distance(front, o.off))
 			}
-			reason := func() int { return w.went("length", "a length that doesn't fit its field", f.Name.Pos) }
+			var pl *fieldRef
+			if o.old != nil {
+				pl = o.old.fields[f.Name.Value]
+			}
+			fits := func(cond ir.Expr) {
+				if pl != nil {
+					cond = pl.unlessAbsent(cond)
+				}
+				w.guard(cond, w.went("length", "a length that doesn't fit its field", f.Name.Pos), pos)
+			}
 			if k.Unit > 1 {
-				w.guard(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)), reason(), pos)
+				fits(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)))
 				bytes = bin(ir.Div, bytes, num(uint64(k.Unit)))
 			}
 			if k.Bias < 0 {
-				w.guard(bin(ir.Ge, bytes, num(uint64(-k.Bias))), reason(), pos)
+				fits(bin(ir.Ge, bytes, num(uint64(-k.Bias))))
 			}
 			bytes = bin(ir.Add, bytes, num(uint64(k.Bias)))
-			if !sent || f.Bits < 16 {
-				w.guard(bin(ir.Le, bytes, num(maxOf(f.Bits))), reason(), pos)
+			if pl != nil && pl.width != nil {
+				fits(bin(ir.Le, bytes, pl.room()))
+			} else if !sent || f.Bits < 16 {
+				fits(bin(ir.Le, bytes, num(maxOf(f.Bits))))
 			}
 			o.vals[f.Name.Value] = bytes
 		}

@@ -136,7 +136,7 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 		w.guard(pl.present, reason, as.Target.Pos)
 	}
 	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= maxOf(6)) {
-		d := w.guard(bin(ir.Le, v.x, pl.largest()), reason, as.Target.Pos)
+		d := w.guard(bin(ir.Le, v.x, pl.room()), reason, as.Target.Pos)
 		if d != nil && f.SizedUint() {
 			d.WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
 		}
@@ -144,25 +144,12 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
 }
 
-// largest is the largest value that an integer of variable size has room for in this packet: 2 to the power of 8 times
-// its size, minus 1; a varint has two bits less (RFC 9000 §16). The shift is done in two halves: 64 bits are one too
-// many.
-func (pl *fieldRef) largest() ir.Expr {
-	half := bin(ir.Mul, &ir.VarRef{Var: pl.width}, num(4))
-	x := bin(ir.Sub, bin(ir.Shl, bin(ir.Shl, num(1), half), half), num(1))
-	if pl.f.Kind == spec.FieldVarint {
-		x = bin(ir.Shr, x, num(2))
-	}
-	return x
-}
+// room is the largest value that an integer of variable size has room for in this packet.
+func (pl *fieldRef) room() ir.Expr { return &ir.Room{Width: pl.width, Plain: pl.f.SizedUint()} }
 
 // word is an integer of variable size as the upper bytes of 8.
 func (pl *fieldRef) word(x ir.Expr) ir.Expr {
-	if pl.f.Kind == spec.FieldVarint {
-		return &ir.VarintWord{X: x, Width: pl.width}
-	}
-	half := bin(ir.Sub, num(32), bin(ir.Mul, &ir.VarRef{Var: pl.width}, num(4)))
-	return bin(ir.Shl, bin(ir.Shl, x, half), half)
+	return &ir.Word{X: x, Width: pl.width, Plain: pl.f.SizedUint()}
 }
 
 // shapes reports whether a field says how long another field of its header is, or whether it is there.

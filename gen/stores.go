@@ -30,6 +30,7 @@ type piece struct {
 	pos     diag.Pos
 	width   *ir.Var // an integer of variable size: now and old are what it adds to a checksum, and
 	value   ir.Expr // its value
+	there   ir.Expr // whether it is there; nil: it is
 }
 
 // unit is a field with its place: bits from the start of its base.
@@ -70,9 +71,16 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	came := map[int]*ir.Var{}
 	for _, pl := range o.old.order {
 		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
+			now, old := pl.word(v), pl.word(pl.load)
+			var there ir.Expr
+			if pl.present != nil && pl.f.Counts != nil { // what sets another field declines packets without it
+				there = pl.present
+				now, old = &ir.Pick{If: there, Then: now, Else: num(0)}, &ir.Pick{If: there, Then: old, Else: num(0)}
+			}
 			out = append(out, piece{
 				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value,
-				pos: o.at(pl.f), width: pl.width, value: v, now: pl.word(v), old: pl.word(pl.load),
+				pos: o.at(pl.f), width: pl.width, value: v, there: there,
+				now: now, old: old,
 			})
 		}
 		if pl.segment < 0 {
@@ -288,7 +296,7 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
 				Note: o.h.Name.Value + ": " + p.note, Pos: p.pos,
 			}
 			if p.width != nil {
-				c.Value = p.value
+				c.Value, c.If = p.value, p.there
 			}
 			if p.field.SizedUint() {
 				c.Plain, c.Size = true, powerOf2(p.field.Max)

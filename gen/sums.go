@@ -258,7 +258,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 		odd = !fixed || by != 0
 	}
 	if all {
-		was = variableTerms(n.old, c.old.off)
+		was = variableTerms(n, c.old.off)
 		now = slices.Clone(was)
 	}
 	for _, p := range w.pieces(n) {
@@ -284,11 +284,11 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 }
 
 // variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that
-// begins at start.
-func variableTerms(in *layer, start ir.Off) []ir.Term {
+// begins at start. Those that change are pieces.
+func variableTerms(o *outHeader, start ir.Off) []ir.Term {
 	var out []ir.Term
-	for _, pl := range in.order {
-		if pl.segment < 0 && pl.size != nil {
+	for _, pl := range o.old.order {
+		if pl.segment < 0 && pl.size != nil && o.vals[pl.f.Name.Value] == nil {
 			odd, oddIf := oddness(pl.off, start)
 			out = append(out, ir.Term{
 				Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf,

@@ -91,6 +91,23 @@ func TestCasesInTheKernel(t *testing.T) {
 	}
 }
 
+// A relay of QUIC stays cheap for the verifier: where numbers have four bytes, and where the packet says how many.
+func TestQUICBudget(t *testing.T) {
+	needs.Root(t)
+	verified, err := build.Verify(compile(t, "quic"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for program, most := range map[string]uint64{"streams": 40_000, "streams_4": 20_000, "datagrams": 20_000} {
+		v := verified[program]
+		if v == nil || uint64(v.Processed) == 0 || uint64(v.Processed) > most {
+			t.Errorf("%s: %+v, want at most %d instructions", program, v, most)
+			continue
+		}
+		t.Logf("%s: %d instructions of at most %d", program, v.Processed, most)
+	}
+}
+
 // command runs the command line and returns what it prints.
 func command(t *testing.T, status int, args ...string) string {
 	t.Helper()

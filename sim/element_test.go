@@ -162,10 +162,10 @@ func TestVarintCells(t *testing.T) {
 				w.Stores = append(w.Stores, ir.Store{Off: at(off), Size: 8, Width: size, Value: num(c.value)})
 				udp := w.Sums[1]
 				udp.OldTerms = append(udp.OldTerms, ir.Term{
-					Value: &ir.VarintWord{X: &ir.VarRef{Var: value}, Width: size}, Size: 8, Odd: odd,
+					Value: &ir.Word{X: &ir.VarRef{Var: value}, Width: size}, Size: 8, Odd: odd,
 				})
 				udp.NewTerms = append(udp.NewTerms, ir.Term{
-					Value: &ir.VarintWord{X: num(c.value), Width: size}, Size: 8, Odd: odd,
+					Value: &ir.Word{X: num(c.value), Width: size}, Size: 8, Odd: odd,
 				})
 				r := fp.open(t, anna)
 

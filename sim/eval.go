@@ -149,10 +149,26 @@ func (r *run) uint(e ir.Expr) uint64 {
 			return r.uint(e.Then)
 		}
 		return r.uint(e.Else)
-	case *ir.VarintWord:
-		var word [8]byte
-		copy(word[:], r.varintBytes(e.X, e.Width))
-		return bigEndian(word[:])
+	case *ir.Word:
+		if !e.Plain {
+			var word [8]byte
+			copy(word[:], r.varintBytes(e.X, e.Width))
+			return bigEndian(word[:])
+		}
+		v, width := r.uint(e.X), int(r.variable(e.Width).u)
+		if width > 8 || !fits(v, 8*width) {
+			r.fail("%d as an integer of %d bytes", v, width)
+		}
+		return v << (64 - 8*width)
+	case *ir.Room:
+		bits := 8 * r.variable(e.Width).u
+		if !e.Plain {
+			bits -= min(bits, 2)
+		}
+		if bits > 64 {
+			r.fail("an integer of %d bits", bits)
+		}
+		return 1<<bits - 1
 	}
 	r.fail("%T is not an integer", e)
 	return 0

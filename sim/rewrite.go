@@ -93,6 +93,9 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		}
 	}
 	for _, c := range w.Stores {
+		if c.If != nil && !r.bool(c.If) {
+			continue
+		}
 		if c.Width != nil && c.Plain {
 			if width := r.variable(c.Width).u; width <= uint64(c.Size) {
 				put(r.offset(c.Off), r.wire(c.Value, int(width), false, c.Note), c.Note)

@@ -358,7 +358,8 @@ func (l *loader) field(v cue.Value) *Field {
 	needs(sized || has(v, "max"), "elements", "an expression for its bytes")
 	bits := has(v, "bits")
 	needs(bits, "endian", "bits")
-	needs(bits, "counts", "bits")
+	needs(bits || has(v, "varint") || sized && l.string(get(v, "type")) == "uint", "counts",
+		"bits, varint or type \"uint\"")
 	needs(bits, "checksum", "bits")
 	needs(bits, "origin", "bits")
 	for _, m := range []string{"unit", "bias", "slack"} {

@@ -64,7 +64,7 @@ func (l *loader) ruleList(v cue.Value, short, what string, pos diag.Pos, vars ma
 	return all
 }
 
-// stackEntry reads "udp", "vlan?" or {l4: ["udp", "tcp"]}.
+// stackEntry reads "udp", "vlan?", {l4: ["udp", "tcp"]} or {second: "frame", after: "first"}.
 func (l *loader) stackEntry(v cue.Value) *StackEntry {
 	if text, p, ok := l.text(v); ok {
 		n, optional := maybe(Name{text, p.pos})
@@ -74,18 +74,34 @@ func (l *loader) stackEntry(v cue.Value) *StackEntry {
 		}
 		return &StackEntry{Var: n, Headers: []Name{n}, Optional: optional, Pos: n.Pos}
 	}
-	n, headers, ok := l.only(v, "a stack entry")
+	n, headers, after, ok := l.entry(v)
 	if !ok {
 		return nil
 	}
 	n, optional := maybe(n)
-	e := &StackEntry{Var: l.named(n, "stack entry"), Optional: optional, Pos: n.Pos}
+	e := &StackEntry{Var: l.named(n, "stack entry"), Optional: optional, After: after, Pos: n.Pos}
 	if headers.IncompleteKind() == cue.StringKind {
 		e.Headers = []Name{l.name(headers, "header")}
 	} else if e.Headers = l.nameList(headers, "header"); l.empty(headers) {
 		l.add(codeMissing, n.Pos, "stack entry %q has no headers", n.Value)
 	}
 	return e
+}
+
+// entry splits {second: "frame", after: "first"}; an entry may also be called after.
+func (l *loader) entry(v cue.Value) (n Name, headers cue.Value, after *Name, ok bool) {
+	var rest []Name
+	l.each(v, func(m Name, w cue.Value) {
+		if m.Value != "after" {
+			rest, n, headers = append(rest, m), m, w
+		}
+	})
+	if a := get(v, "after"); a.IncompleteKind() == cue.StringKind && len(rest) == 1 {
+		name := l.name(a, "stack entry")
+		return n, headers, &name, true
+	}
+	n, headers, ok = l.only(v, "a stack entry")
+	return n, headers, nil, ok
 }
 
 // maybe splits the ? off a name.

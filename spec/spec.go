@@ -329,6 +329,7 @@ type StackEntry struct {
 	Var      Name
 	Headers  []Name
 	Optional bool
+	After    *Name // the entry after whose payload it begins; nil: inside of the one in front of it
 	Pos      diag.Pos
 }
 

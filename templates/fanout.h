@@ -221,6 +221,12 @@ static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 w
 	}
 }
 
+/* An integer of width bytes, 0 to 8, as the upper bytes of 8; it fits. */
+static __always_inline __u64 fr_uint_word(__u64 v, __u64 width)
+{
+	return v << (32 - 4 * width) << (32 - 4 * width);
+}
+
 /* The first width bytes of an integer of 8. */
 static __always_inline __u64 fr_first(__u64 v, __u64 width)
 {
@@ -234,7 +240,7 @@ static __always_inline __u64 fr_first(__u64 v, __u64 width)
 static __always_inline void fr_put_uint(void *p, const void *data_end, __u32 size, __u64 v,
 					__u64 width)
 {
-	__u64 all = fr_lowest(width), stays;
+	__u64 all = fr_room(width), stays;
 
 	if (p + size > data_end)
 		return;

@@ -692,10 +692,19 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 	}
 }
 
-/* All ones in the lower width bytes: 0 to 8 of them, so that the shift is done in two halves. */
-static __always_inline __u64 fr_lowest(__u64 width)
+/*
+ * The largest integer that there is room for in width bytes, 0 to 8: a shift by 64 bits takes two
+ * halves.
+ */
+static __always_inline __u64 fr_room(__u64 width)
 {
 	return (1ULL << 4 * width << 4 * width) - 1;
+}
+
+/* The same of a QUIC variable-length integer, which has two bits less. */
+static __always_inline __u64 fr_varint_room(__u64 width)
+{
+	return fr_room(width) >> 2;
 }
 
 /*
@@ -708,7 +717,7 @@ static __always_inline int fr_uint(const void *p, const void *data_end, __u32 si
 	if (p + size > data_end)
 		return 0;
 	*value = size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p);
-	*value &= fr_lowest(width);
+	*value &= fr_room(width);
 	return 1;
 }
 

@@ -79,9 +79,18 @@ func (f *function) expr(e ir.Expr) string {
 		return f.sum(e)
 	case *ir.Pick:
 		return fmt.Sprintf("%s ? %s : %s", f.operand(e.If), f.picked(e.Then), f.picked(e.Else))
-	case *ir.VarintWord:
+	case *ir.Word:
 		f.more = true
-		return fmt.Sprintf("fr_varint_word(%s, %s)", f.expr(e.X), f.variable(e.Width))
+		function := "fr_varint_word"
+		if e.Plain {
+			function = "fr_uint_word"
+		}
+		return fmt.Sprintf("%s(%s, %s)", function, f.expr(e.X), f.variable(e.Width))
+	case *ir.Room:
+		if e.Plain {
+			return fmt.Sprintf("fr_room(%s)", f.variable(e.Width))
+		}
+		return fmt.Sprintf("fr_varint_room(%s)", f.variable(e.Width))
 	}
 	f.fail("no C for expression %T", e)
 	return "0"

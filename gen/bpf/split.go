@@ -122,13 +122,14 @@ func (f *function) call(g *function, result string, to *[][]string) string {
 	return g.name + "(" + strings.Join(args, ", ") + ")"
 }
 
-// declares makes sure that variables and rows are declared which statements set; those are in blocks of their own.
+// declares makes sure that variables and rows are declared which statements set; those are in blocks of their own. What
+// a block sets that ends the packet's way, only that block reads.
 func (f *function) declares(blocks ...[]ir.Stmt) {
 	for _, block := range blocks {
-		for s := range ir.Stmts(block) {
-			if ir.EffectsOf(s) != nil { // what the end of a packet's way sets, only that reads
-				continue
-			}
+		if ends(block) {
+			continue
+		}
+		for _, s := range block {
 			for v := range ir.Sets(s) {
 				if f.prog.read.vars[v] && !f.declared[v] {
 					f.variable(v)
@@ -137,6 +138,9 @@ func (f *function) declares(blocks ...[]ir.Stmt) {
 			}
 			if s, ok := s.(*ir.Lookup); ok {
 				f.declareRow(s.Row)
+			}
+			for inner := range ir.Blocks(s) {
+				f.declares(*inner)
 			}
 		}
 	}

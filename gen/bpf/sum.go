@@ -78,8 +78,7 @@ func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	}
 	name := w.take("odd_sum")
 	w.line("__u64 %s = %s;", name, w.add(parts))
-	w.line("if (%s)", w.expr(t.OddIf))
-	w.line("\t%s <<= 8;", name)
+	w.line("%s <<= 8 * (%s);", name, w.expr(t.OddIf)) // a branch would have the verifier follow two ways from here
 	return []summand{{scalar{size: 4}, false, name}}
 }
 

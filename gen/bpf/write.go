@@ -171,6 +171,7 @@ type cell struct {
 	off   ir.Off
 	width *ir.Var // only so many of its bytes are stored: the first ones, or (word) the last ones of a word
 	word  int
+	when  ir.Expr // nothing is stored where this doesn't hold; nil: it always is
 	note  string
 	pos   diag.Pos
 }
@@ -181,18 +182,18 @@ func (w *writer) stores() (out []cell) {
 		off, note, value := c.Off, c.Note, c.Value
 		if c.Plain {
 			s := scalar{size: 8, code: w.expr(value), want: noted(note), le: true}
-			out = append(out, cell{s, off, c.Width, c.Size, note, c.Pos})
+			out = append(out, cell{s, off, c.Width, c.Size, c.If, note, c.Pos})
 			continue
 		}
 		if c.Width != nil {
-			value = &ir.VarintWord{X: c.Value, Width: c.Width}
+			value = &ir.Word{X: c.Value, Width: c.Width}
 		}
 		parts := w.wire(value, c.Size, c.Little)
 		for i, s := range parts {
 			if s.want = noted(c.Note); i > 0 {
 				s.want += fmt.Sprintf("_%d", off.Const-c.Off.Const)
 			}
-			out = append(out, cell{s, off, c.Width, 0, note, c.Pos})
+			out = append(out, cell{s, off, c.Width, 0, c.If, note, c.Pos})
 			off, note = plus(off, s.size), ""
 		}
 	}
@@ -618,6 +619,11 @@ func (w *writer) put(c cell) {
 		return
 	}
 	w.more = true
+	if c.when != nil {
+		w.stmt(c.pos, "if (%s)", w.expr(c.when))
+		w.indent++
+		defer func() { w.indent-- }()
+	}
 	if c.word > 0 {
 		limit := uint64(c.off.Const + c.word)
 		if c.off.Base != nil {
@@ -661,6 +667,9 @@ func (w *writer) declareConstants() {
 
 // least is how many bytes of a cell are stored at least.
 func (c *cell) least() int {
+	if c.when != nil {
+		return 0
+	}
 	if c.width != nil {
 		return 1
 	}

@@ -253,12 +253,23 @@ func (e *Pick) Type() Type {
 
 func (e *Pick) parts(v *visitor) { v.exprs(e.If, e.Then, e.Else) }
 
-// VarintWord is the QUIC variable-length integer of X in Width bytes, as the upper bytes of a 64-bit integer whose
-// other bits are 0: what it adds to a checksum.
-type VarintWord struct {
+// Word is X as a QUIC variable-length integer of Width bytes, or (Plain) as an unsigned integer of so many, 0 to 8: as the
+// upper bytes of a 64-bit integer whose other bits are 0. This is what it adds to a checksum.
+type Word struct {
 	X     Expr
 	Width *Var
+	Plain bool
 }
 
-func (e *VarintWord) Type() Type       { return UintType(64) }
-func (e *VarintWord) parts(v *visitor) { v.reads(e.Width); v.exprs(e.X) }
+func (e *Word) Type() Type       { return UintType(64) }
+func (e *Word) parts(v *visitor) { v.reads(e.Width); v.exprs(e.X) }
+
+// Room is the largest integer that a QUIC variable-length integer of Width bytes, or (Plain) an unsigned integer of so
+// many, 0 to 8, has room for.
+type Room struct {
+	Width *Var
+	Plain bool
+}
+
+func (e *Room) Type() Type       { return UintType(64) }
+func (e *Room) parts(v *visitor) { v.reads(e.Width) }

@@ -63,7 +63,7 @@ func (w *Rewrite) parts(v *visitor) {
 	for _, s := range w.Stores {
 		v.bytes(s.Off, s.Size)
 		v.reads(s.Width)
-		v.exprs(s.Value)
+		v.exprs(s.Value, s.If)
 	}
 	for _, s := range w.Sums {
 		v.bytes(s.Old, 2)
@@ -87,9 +87,10 @@ type Store struct {
 	Size   int
 	Little bool
 	// the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8.
-	// Plain: as an unsigned integer of so many bytes, at most Size (1, 2, 4 or 8); at least as many stand in front of Off
+	// Plain: as an unsigned integer of so many bytes, at most Size (1, 2, 4 or 8); the front has Size bytes before Off
 	Width *Var
 	Plain bool
+	If    Expr // nothing is written where this doesn't hold; nil: it always is
 	Value Expr
 	Note  string // the fields in it, for a comment: "version ihl dscp ecn"
 	Pos   diag.Pos

@@ -24,7 +24,7 @@ var (
 		&Const{}, &BytesConst{}, &Load{}, &LoadBytes{}, &VarRef{}, &Meta{}, &SettingRef{}, &RowHas{}, &RowMember{},
 		&CounterValue{},
 		&Bin{}, &Not{}, &BytesEq{}, &InPrefix{}, &IsV4{}, &Unicast{}, &Multicast{}, &ByteAt{}, &SumOK{}, &Pick{},
-		&VarintWord{},
+		&Word{}, &Room{},
 	}
 )
 

@@ -25,6 +25,38 @@ type Frame struct {
 // Options choose how a frame is built.
 type Options struct {
 	Partial bool // the innermost checksum that may be left to a device is: it holds the sum of its pseudo-header only
+	// Parse: for each header 1 + the index of the one after whose content it begins; 0, or none: inside of the one in
+	// front of it. Where layers are given, a header after raw bytes begins after the content of the last header in
+	// front of them that has a length.
+	After []int
+	// Build: how many bytes a varint that is a length gets, 1, 2, 4, 8; 0, or nil: as few as it takes.
+	Size func() int
+}
+
+// after is Options.After of layers.
+func after(layers []Layer) (out []int) {
+	var hosts []int
+	raw := false
+	n := 0
+	for _, l := range layers {
+		if l.Header == nil {
+			raw = true
+			continue
+		}
+		host := 0
+		if raw && len(hosts) > 0 {
+			host = hosts[len(hosts)-1]
+			hosts = hosts[:len(hosts)-1]
+		}
+		out, raw = append(out, host), false
+		n++
+		if slices.ContainsFunc(l.Header.Fields, func(f *spec.Field) bool {
+			return f.Counts != nil && f.Counts.What != "header"
+		}) {
+			hosts = append(hosts, n)
+		}
+	}
+	return out
 }
 
 // Addresses that a frame has which gives none.
@@ -41,29 +73,66 @@ var (
 // Build puts a frame together. It is an error if a field is given that the frame doesn't have, or if a length can't be
 // expressed in its unit.
 func (hs *Headers) Build(layers []Layer, opt Options) (*Frame, error) {
-	b := &builder{hs: hs, layers: layers}
-	for i, l := range layers {
+	b := &builder{hs: hs, layers: layers, after: after(layers), wide: map[length]int{}}
+	if opt.Size != nil {
+		for i, l := range b.headers() {
+			for _, f := range l.Header.Fields {
+				b.wide[length{i, f}] = opt.Size()
+			}
+		}
+	}
+	for again := true; again; {
+		var err error
+		if again, err = b.build(); err != nil {
+			return nil, err
+		}
+	}
+	for i, sp := range b.spans {
+		sp.bound(b.data, limit(b.spans, i, len(b.data)))
+	}
+	f := &Frame{Data: b.data, Spans: b.spans}
+	return f, hs.fillSums(f, opt, func(span int, field *spec.Field) bool { return b.given(span, field) })
+}
+
+// headers are the layers that aren't raw bytes.
+func (b *builder) headers() []Layer {
+	return slices.DeleteFunc(slices.Clone(b.layers), func(l Layer) bool { return l.Header == nil })
+}
+
+// build puts the layers together, without checksums. It reports whether that has to be done again, because a length
+// needs more room.
+func (b *builder) build() (again bool, err error) {
+	b.data, b.spans, b.layerOf = nil, nil, nil
+	var open []int // spans whose trailers are to come
+	closes := func(from int) {
+		for len(open) > 0 && open[len(open)-1] >= from {
+			b.data = append(b.data, make([]byte, b.spans[open[len(open)-1]].Header.Trailer)...)
+			open = open[:len(open)-1]
+		}
+	}
+	for i, l := range b.layers {
 		if l.Header == nil {
 			b.data = append(b.data, l.Raw...)
 			continue
 		}
-		if err := b.header(i); err != nil {
-			return nil, err
+		span := len(b.spans)
+		n := b.after[span]
+		if n > 0 {
+			host := b.spans[n-1]
+			host.followed = true
+			if !slices.ContainsFunc(host.Places, func(p Place) bool { return p.Field.Counts != nil && p.There }) {
+				return false, fmt.Errorf("%s has no length, so that nothing can follow its payload", host.Name())
+			}
+			closes(n - 1)
 		}
+		if err := b.header(i); err != nil {
+			return false, err
+		}
+		b.spans[span].After = n
+		open = append(open, span)
 	}
-	for _, sp := range b.spans {
-		b.data = append(b.data, make([]byte, sp.Header.Trailer)...)
-	}
-	if err := b.lengths(); err != nil {
-		return nil, err
-	}
-	limit := len(b.data)
-	for _, sp := range b.spans {
-		sp.bound(b.data, limit)
-		limit = sp.Payload()
-	}
-	f := &Frame{Data: b.data, Spans: b.spans}
-	return f, hs.fillSums(f, opt, func(span int, field *spec.Field) bool { return b.given(span, field) })
+	closes(0)
+	return b.lengths()
 }
 
 // FillSums computes all checksums of a frame anew, as far as its lengths reach.
@@ -77,13 +146,11 @@ func (hs *Headers) FillVerified(f *Frame) error {
 }
 
 func (hs *Headers) refill(f *Frame, opt Options, keep func(span int, field *spec.Field) bool) error {
-	limit := len(f.Data)
-	for _, sp := range f.Spans {
+	for i, sp := range f.Spans {
 		if sp.End > len(f.Data) {
 			return fmt.Errorf("the frame ends inside of %s", sp.Name())
 		}
-		sp.bound(f.Data, limit)
-		limit = sp.Payload()
+		sp.bound(f.Data, limit(f.Spans, i, len(f.Data)))
 	}
 	return hs.fillSums(f, opt, keep)
 }
@@ -143,12 +210,20 @@ func (hs *Headers) Partial(f *Frame) (start, field int) {
 	return f.Spans[i].Start, p.Bit / 8
 }
 
+// length is a field of a span that is a length.
+type length struct {
+	span int
+	f    *spec.Field
+}
+
 type builder struct {
 	hs      *Headers
 	layers  []Layer
 	data    []byte
 	spans   []*Span
 	layerOf []int // index of each span's layer
+	after   []int
+	wide    map[length]int // varints that are lengths: how many bytes they take
 }
 
 func (b *builder) given(span int, f *spec.Field) bool {
@@ -194,6 +269,9 @@ func (b *builder) header(layer int) error {
 		case spec.FieldVarint:
 			if value.Bytes == nil {
 				value = Bytes(varint(value.Int))
+			}
+			if n := b.wide[length{span, f}]; n > 0 && f.Counts != nil && !given {
+				value = Bytes(make([]byte, n)) // as many as it needs: lengths writes it
 			}
 			p.Bits = 8 * len(value.Bytes)
 		case spec.FieldSized:
@@ -336,29 +414,54 @@ func (b *builder) announces(layer int, f *spec.Field) (Value, bool) {
 	return Value{}, false
 }
 
-// lengths fills in the lengths that are not given.
-func (b *builder) lengths() error {
-	inner := len(b.data)
+// lengths fills in the lengths that are not given. It reports whether one needs more bytes than it has.
+func (b *builder) lengths() (again bool, err error) {
+	limits := make([]int, len(b.spans)) // where the content of what encloses each ends
 	for i, sp := range b.spans {
+		switch {
+		case sp.After > 0:
+			limits[i] = limits[sp.After-1]
+		case i == 0:
+			limits[i] = len(b.data)
+		default:
+			limits[i] = b.inner(i-1, limits[i-1]) - b.spans[i-1].Header.Trailer
+		}
+		inner := b.inner(i, limits[i])
 		for _, p := range sp.Places {
 			k := p.Field.Counts
-			if k == nil || b.given(i, p.Field) {
+			if k == nil || !p.There || b.given(i, p.Field) {
 				continue
 			}
 			n := map[string]int{"header": sp.End - sp.Start, "payload": inner - sp.End, "all": inner - sp.Start}[k.What]
 			unit := max(k.Unit, 1)
 			if n%unit != 0 {
-				return fmt.Errorf("%s.%s: %d bytes are no multiple of its unit, %d", sp.Name(), p.Field.Name.Value,
-					n, unit)
+				return false, fmt.Errorf("%s.%s: %d bytes are no multiple of its unit, %d", sp.Name(),
+					p.Field.Name.Value, n, unit)
 			}
 			v := int64(n/unit) + k.Bias
-			if v < 0 || p.Bits < 63 && v>>p.Bits != 0 {
-				return fmt.Errorf("%s.%s: a length of %d doesn't fit into its %d bits", sp.Name(), p.Field.Name.Value,
-					v, p.Bits)
+			bits := p.Bits
+			if p.Field.Kind == spec.FieldVarint {
+				if need := 8 * len(varint(uint64(max(0, v)))); need > bits {
+					b.wide[length{i, p.Field}] = need / 8
+					return true, nil
+				}
+				bits -= 2
+			}
+			if v < 0 || bits < 63 && v>>bits != 0 {
+				return false, fmt.Errorf("%s.%s: a length of %d doesn't fit into its %d bits", sp.Name(),
+					p.Field.Name.Value, v, bits)
 			}
 			p.Put(b.data, Uint(uint64(v)))
 		}
-		inner -= sp.Header.Trailer
 	}
-	return nil
+	return false, nil
+}
+
+// inner is where the content of the i-th span ends: where the header begins that follows it, or where what encloses it
+// ends.
+func (b *builder) inner(i, limit int) int {
+	if n := slices.Index(b.after, i+1); n >= 0 {
+		return b.spans[n].Start
+	}
+	return limit
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Check compares a frame with the headers that are expected: the fields that are given, and all lengths, constraints
-// and checksums. Raw bytes, which come last, are compared with the payload of the header in front of them.
+// and checksums. Raw bytes are compared with the payload of the header in front of them.
 func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 	var headers []*spec.Header
 	for _, l := range layers {
@@ -17,28 +17,31 @@ func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 			headers = append(headers, l.Header)
 		}
 	}
+	opt.After = after(layers)
 	spans, problems := hs.Parse(frame, headers, opt)
-	var raw []byte
-	hasRaw := false
 	i := 0
-	for _, l := range layers {
-		if l.Header == nil {
-			raw, hasRaw = append(raw, l.Raw...), true
-			continue
-		}
-		if i >= len(spans) {
+	for n, l := range layers {
+		switch {
+		case l.Header != nil && i >= len(spans):
 			return problems
-		}
-		problems = append(problems, compare(frame, spans[i], l)...)
-		i++
-	}
-	if hasRaw {
-		at, end := 0, len(frame)
-		if len(spans) > 0 {
-			at, end = spans[len(spans)-1].End, spans[len(spans)-1].Payload()
-		}
-		if got := frame[at:end]; !bytes.Equal(got, raw) {
-			problems = append(problems, Problem{"payload", fmt.Sprintf("got %s, want %s", quote(got), quote(raw))})
+		case l.Header != nil:
+			problems = append(problems, compare(frame, spans[i], l)...)
+			i++
+		case n == 0 || layers[n-1].Header != nil: // the first of some raw bytes
+			var raw []byte
+			for _, l := range layers[n:] {
+				if l.Header != nil {
+					break
+				}
+				raw = append(raw, l.Raw...)
+			}
+			at, end := 0, len(frame)
+			if i > 0 {
+				at, end = spans[i-1].End, spans[i-1].Payload()
+			}
+			if got := frame[at:end]; !bytes.Equal(got, raw) {
+				problems = append(problems, Problem{"payload", fmt.Sprintf("got %s, want %s", quote(got), quote(raw))})
+			}
 		}
 	}
 	return problems

@@ -67,10 +67,25 @@ type Span struct {
 	Limit  int // where the enclosing header's content ends
 	Inner  int // where the header's own content ends, a trailer included
 	Places []Place
+	After  int // 1 + the index of the header after whose content it begins; 0: inside of the one in front of it
+
+	followed bool // a header begins after its content
 }
 
 // Name returns the header's name.
 func (s *Span) Name() string { return s.Header.Name.Value }
+
+// limit is where the content ends of what encloses the i-th span of a frame of n bytes; those in front of it are
+// bounded.
+func limit(spans []*Span, i, n int) int {
+	switch {
+	case spans[i].After > 0:
+		return spans[spans[i].After-1].Limit
+	case i > 0:
+		return spans[i-1].Payload()
+	}
+	return n
+}
 
 // Payload is where the payload ends: in front of a trailer.
 func (s *Span) Payload() int { return max(s.End, s.Inner-s.Header.Trailer) }

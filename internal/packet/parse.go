@@ -3,6 +3,7 @@ package packet
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -20,16 +21,21 @@ func (p Problem) String() string { return p.Field + ": " + p.Text }
 func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*Span, []Problem) {
 	var spans []*Span
 	var problems []Problem
-	at, limit := 0, len(frame)
-	for _, h := range headers {
-		sp := &Span{Header: h, Start: at, Limit: limit}
+	for i, h := range headers {
+		sp := &Span{Header: h, followed: slices.Contains(opt.After, i+1)}
 		spans = append(spans, sp)
+		if i < len(opt.After) && opt.After[i] > 0 {
+			sp.After = opt.After[i]
+			sp.Start = spans[sp.After-1].Inner
+		} else if i > 0 {
+			sp.Start = spans[i-1].End
+		}
+		sp.Limit = limit(spans, i, len(frame))
 		if p := hs.layOut(frame, spans); p != nil {
 			return spans[:len(spans)-1], append(problems, *p)
 		}
 		problems = append(problems, sp.values(frame)...)
-		problems = append(problems, sp.bound(frame, limit)...)
-		at, limit = sp.End, sp.Payload()
+		problems = append(problems, sp.bound(frame, sp.Limit)...)
 	}
 	if i, p := hs.partial(frame, spans); opt.Partial && p != nil {
 		// It has to be the pseudo-header's sum; outer ones are looked at as they will be when it is complete.
@@ -143,7 +149,7 @@ func (s *Span) bound(frame []byte, limit int) []Problem {
 			n += int64(s.End)
 		}
 		slack := int64(limit) - n
-		if n < int64(s.End) || slack < 0 || k.Slack >= 0 && slack > int64(k.Slack) {
+		if n < int64(s.End) || slack < 0 || k.Slack >= 0 && slack > int64(k.Slack) && !s.followed {
 			bad(int64(v.Int) + slack/unit)
 		}
 		if n >= int64(s.End) && slack >= 0 {

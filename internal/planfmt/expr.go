@@ -70,8 +70,10 @@ func expr(e ir.Expr) string {
 		return fmt.Sprintf("sum_ok[%s +%d]", offset(e.Off), e.Len)
 	case *ir.Pick:
 		return fmt.Sprintf("pick(%s, %s, %s)", expr(e.If), expr(e.Then), expr(e.Else))
-	case *ir.VarintWord:
-		return fmt.Sprintf("varint(%s in %s)", expr(e.X), e.Width.Name)
+	case *ir.Word:
+		return fmt.Sprintf("%s(%s in %s)", form(e.Plain), expr(e.X), e.Width.Name)
+	case *ir.Room:
+		return fmt.Sprintf("%s(most in %s)", form(e.Plain), e.Width.Name)
 	}
 	return fmt.Sprintf("unknown expression %T", e)
 }
@@ -142,4 +144,12 @@ func part(p ir.Part) string {
 		return ".port"
 	}
 	return ""
+}
+
+// form is what an integer of variable size is.
+func form(plain bool) string {
+	if plain {
+		return "uint"
+	}
+	return "varint"
 }

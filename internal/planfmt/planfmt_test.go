@@ -151,8 +151,8 @@ func TestFanOutText(t *testing.T) {
 							Lets: []*ir.Let{
 								{
 									Var: width, Value: &ir.Pick{
-										If: &ir.RowHas{Row: row}, Then: five,
-										Else: &ir.VarintWord{X: five, Width: width},
+										If: &ir.RowHas{Row: row}, Then: &ir.Room{Width: width, Plain: true},
+										Else: &ir.Word{X: five, Width: width},
 									},
 								},
 							},
@@ -220,7 +220,7 @@ program out tc/ingress
           emit sent{number: 5} to r else decline declined
           admit 5 from r.credit[5] above 5 else decline declined, contended: decline declined, refused: count r.next += 5
           alloc id = r.next += 1
-          let width = pick(r?, 5, varint(5 in width))
+          let width = pick(r?, uint(most in width), varint(5 in width))
           rewrite in place, l2 0, front 0 -> 0
             [42 +varint width] = 5
 `
@@ -295,7 +295,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 		ir.Lookup{},
 		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Alloc{}, ir.Translate{}, ir.FindElement{},
 		ir.ElementForm{},
-		ir.Count{}, ir.FanOut{}, ir.Copy{}, ir.Skip{}, ir.Pick{}, ir.VarintWord{},
+		ir.Count{}, ir.FanOut{}, ir.Copy{}, ir.Skip{}, ir.Pick{}, ir.Word{}, ir.Room{},
 	} {
 		typ := reflect.TypeOf(part)
 		for i := range typ.NumField() {

@@ -187,6 +187,9 @@ func (w *writer) cell(c ir.Store) {
 			size = c.Width.Name
 		}
 	}
+	if c.If != nil {
+		note = " if " + expr(c.If) + note
+	}
 	w.line(c.Pos, "[%s +%s%s] = %s%s", offset(c.Off), size, order, expr(c.Value), note)
 }
 

@@ -106,7 +106,7 @@ func grow(hs *packet.Headers, f *packet.Frame, b []byte, i int, more []byte) []b
 	b = slices.Insert(slices.Clone(b), at, more...)
 	for _, sp := range f.Spans[:i] {
 		for _, pl := range sp.Places {
-			if k := pl.Field.Counts; k != nil && k.What != "header" {
+			if k := pl.Field.Counts; k != nil && k.What != "header" && sp.Inner >= at {
 				pl.Put(b, packet.Uint(pl.Get(b).Int+uint64(len(more)/max(k.Unit, 1))))
 			}
 		}
@@ -335,7 +335,7 @@ func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 	}
 	for _, sp := range f.Spans {
 		for _, pl := range sp.Places {
-			if k := pl.Field.Counts; k != nil && k.What != "header" {
+			if k := pl.Field.Counts; k != nil && k.What != "header" && sp.Inner >= end {
 				pl.Put(data, packet.Uint(pl.Get(data).Int+uint64(grow/max(k.Unit, 1))))
 			}
 		}

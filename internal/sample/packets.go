@@ -28,6 +28,7 @@ type entry struct {
 	name   string
 	layer  *spec.Layer
 	header *spec.Header
+	after  bool // after the payload of another one
 }
 
 // Frame returns a Frame that the program's stack expects, often with the values of a row of one of its lookups.
@@ -39,6 +40,13 @@ func (g *Generator) Frame(state *sim.Relay) *packet.Frame {
 		}
 		var layers []*spec.Layer
 		for _, e := range stack {
+			if e.after { // the payload of the one that it follows
+				size := g.IntN(64)
+				if g.One(12) { // about as much as there may be
+					size = 1900 + g.IntN(150)
+				}
+				layers = append(layers, &spec.Layer{Bytes: g.bytes(size)})
+			}
 			layers = append(layers, e.layer)
 		}
 		layers = append(layers, &spec.Layer{Bytes: g.bytes(g.payloadSize())})
@@ -50,7 +58,7 @@ func (g *Generator) Frame(state *sim.Relay) *packet.Frame {
 		if try < 8 {
 			g.values(resolved)
 		}
-		if f, err := g.Headers.Build(resolved, packet.Options{}); err == nil || try > 16 {
+		if f, err := g.Headers.Build(resolved, packet.Options{Size: g.lengthSize}); err == nil || try > 16 {
 			if err != nil {
 				return &packet.Frame{Data: g.bytes(64)}
 			}
@@ -86,7 +94,7 @@ func (g *Generator) present(layers []packet.Layer, f *packet.Frame) *packet.Fram
 		if !given {
 			break
 		}
-		next, err := g.Headers.Build(layers, packet.Options{})
+		next, err := g.Headers.Build(layers, packet.Options{Size: g.lengthSize})
 		if err != nil {
 			break
 		}
@@ -119,6 +127,9 @@ func (g *Generator) Does(kind spec.ActionKind) bool {
 		return slices.ContainsFunc(r.Do, func(a *spec.Action) bool { return a.Kind == kind })
 	})
 }
+
+// lengthSize is how many bytes a varint takes that is a length; 0: as few as it can.
+func (g *Generator) lengthSize() int { return Pick(g.Source, []int{0, 0, 0, 1, 2, 4, 8}) }
 
 func (g *Generator) payloadSize() int {
 	switch g.IntN(10) {
@@ -156,7 +167,8 @@ func (g *Generator) stack() []entry {
 			continue
 		}
 		h := Pick(g.Source, choices)
-		out = append(out, entry{e.Var.Value, &spec.Layer{Header: spec.Name{Value: h.Name.Value}}, h})
+		after := e.After != nil && slices.ContainsFunc(out, func(o entry) bool { return o.name == e.After.Value })
+		out = append(out, entry{e.Var.Value, &spec.Layer{Header: spec.Name{Value: h.Name.Value}}, h, after})
 	}
 	return out
 }

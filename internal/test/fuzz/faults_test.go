@@ -263,7 +263,7 @@ var helperFaults = []fault{
 	{where: "helper", spec: "set-varint", what: "an integer of 2 bytes says that it has 4", old: `1ULL << 14`,
 		new: `2ULL << 14`},
 	{where: "helper", spec: "sized-uint", what: "integers of variable size are read with what is in front of them",
-		old: `\*value &= fr_lowest\(width\);`, new: ``},
+		old: `\*value &= fr_room\(width\);`, new: ``},
 	{where: "helper", spec: "sized-uint", what: "integers of variable size are written over what is in front of them",
 		old: `v = stays \| \(v & all\);`, new: `v = v & all;`},
 	{where: "helper", spec: "sized-uint", what: "an integer of 8 bytes has none",

@@ -199,6 +199,20 @@ var backEndFaults = []fault{
 	{where: "back end", spec: "turn", what: "a packet of exactly the MTU is too big",
 		plan: stmt(func(_ *ir.Program, s *ir.CheckHop) bool { s.Length = plus(1)(s.Length); return true })},
 	{where: "back end", spec: "sized-uint", what: "a number that doesn't fit is cut", plan: noGuard("unfit_short_pn")},
+	{where: "back end", spec: "length-varint", what: "an absent length is written",
+		plan: rewritten(func(w *ir.Rewrite) bool {
+			i := slices.IndexFunc(w.Stores, func(s ir.Store) bool { return s.If != nil })
+			if i >= 0 {
+				w.Stores[i].If = nil
+			}
+			return i >= 0
+		})},
+	{where: "back end", spec: "length-varint", what: "a length is one more", plan: cell("outer: length", plus(1))},
+	{where: "back end", spec: "length-varint", what: "a length that doesn't fit is written", plan: noGuard("length")},
+	{where: "back end", spec: "frames", what: "a frame that begins too far behind is taken",
+		plan: noGuard("second_far")},
+	{where: "back end", spec: "frames", what: "bytes behind the second frame are relayed",
+		plan: noGuard("stream_length")},
 	{where: "back end", spec: "turn", what: "the use is not counted",
 		plan: stmt(func(_ *ir.Program, s *ir.Forward) bool { s.Usage = nil; return true })},
 	{where: "back end", spec: "gate", what: "one connection over the quota", plan: compared(func(b *ir.Bin) bool {

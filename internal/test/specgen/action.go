@@ -25,6 +25,7 @@ func (s *scope) actions() []string {
 	s = s.clone() // names that actions give are known in this rule only
 	w.scope = s
 	end := s.IntN(20)
+	fixed := s.inFan || slices.ContainsFunc(s.stack, func(e *entry) bool { return e.after != "" }) && !s.one(12)
 	for _, a := range s.effects(end < 3) {
 		add(a)
 	}
@@ -33,12 +34,12 @@ func (s *scope) actions() []string {
 			return append(out, a)
 		}
 	}
-	if end >= 3 && !s.inFan && !s.one(3) {
+	if end >= 3 && !fixed && !s.one(3) {
 		for _, a := range w.decapsulate() {
 			add(a)
 		}
 	}
-	if end >= 3 && !s.inFan && s.one(6) {
+	if end >= 3 && !fixed && s.one(6) {
 		for _, a := range w.encapsulate() {
 			add(a)
 		}
@@ -47,11 +48,11 @@ func (s *scope) actions() []string {
 		for range s.IntN(3) {
 			switch s.IntN(5) {
 			case 0:
-				if !s.inFan {
+				if !fixed {
 					add(w.push())
 				}
 			case 1:
-				if !s.inFan {
+				if !fixed {
 					add(w.pop())
 				}
 			case 2:

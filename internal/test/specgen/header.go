@@ -60,6 +60,16 @@ func (h *header) shapes(f *field) bool {
 	})
 }
 
+// ends reports whether a header says where its payload ends, to the byte.
+func (h *header) ends() bool {
+	counts, slack := false, false
+	for _, f := range h.fields {
+		counts = counts || strings.Contains(f.rest, `counts: "payload"`) || strings.Contains(f.rest, `counts: "all"`)
+		slack = slack || strings.Contains(f.rest, "slack")
+	}
+	return counts && !slack
+}
+
 type part struct {
 	name       string
 	addr, port string // an endpoint
@@ -126,7 +136,7 @@ func (g *generator) header(name string) *header {
 		case 4:
 			g.bytesRun(h, names)
 		case 5:
-			g.length(h, names)
+			g.length(h, names, !onlyFixed && g.one(2))
 		case 6:
 			if g.one(2) {
 				g.checksum(h, names)
@@ -231,14 +241,23 @@ func (g *generator) bytesRun(h *header, names *namer) {
 	h.fields = append(h.fields, f)
 }
 
-// length adds a field that counts bytes.
-func (g *generator) length(h *header, names *namer) {
+// length adds a field that counts bytes: in a varint, perhaps, which may be absent.
+func (g *generator) length(h *header, names *namer, varint bool) {
 	if slices.ContainsFunc(h.fields, func(f *field) bool { return f.derived && strings.Contains(f.rest, "counts") }) &&
 		!g.one(8) {
 		return
 	}
 	f := &field{name: names.next(), bits: pick(g, []int{8, 16, 16, 16, 24, 32}), derived: true}
-	if g.one(6) {
+	if varint {
+		f.kind, f.bits, f.variable = varintField, 62, true
+		if by := h.deciding(); len(by) > 0 && g.one(5) {
+			f.kind, f.max, f.size = numberField, 4, fmt.Sprintf("%s & 3 + 1", pick(g, by).name)
+			f.bits = 8 * f.max
+		}
+		if by := h.deciding(); len(by) > 0 && g.one(2) {
+			f.when = g.presence(by)
+		}
+	} else if g.one(6) {
 		f.little = true
 	}
 	what := pick(g, []string{"payload", "payload", "payload", "all", "all", "header"})
@@ -314,14 +333,25 @@ func (g *generator) sumDetails(h *header) {
 	}
 }
 
-// variable adds a field of variable length or presence.
-func (g *generator) variable(h *header, names *namer) {
-	var before []*field
+// deciding are the fields that the size or the presence of another one may depend on.
+func (h *header) deciding() (out []*field) {
 	for _, f := range h.fields {
 		if f.kind == uintField && !f.derived && f.when == "" {
-			before = append(before, f)
+			out = append(out, f)
 		}
 	}
+	return out
+}
+
+// presence is a condition on one of some fields.
+func (g *generator) presence(by []*field) string {
+	return fmt.Sprintf(pick(g, []string{"%s == 1", "%s & 1 != 0", "%s > 2", "%s != 0", "%s & 2 == 2", "!(%s == 0)"}),
+		pick(g, by).name)
+}
+
+// variable adds a field of variable length or presence.
+func (g *generator) variable(h *header, names *namer) {
+	before := h.deciding()
 	f := &field{name: names.next(), variable: true}
 	switch {
 	case g.one(3) || len(before) == 0:
@@ -343,9 +373,7 @@ func (g *generator) variable(h *header, names *namer) {
 		f.bits = 8 * pick(g, []int{1, 2, 3, 4, 8})
 	}
 	if len(before) > 0 && (g.one(2) || f.kind <= bytesField) {
-		by := pick(g, before)
-		f.when = fmt.Sprintf(pick(g, []string{"%s == 1", "%s & 1 != 0", "%s > 2", "%s != 0", "%s & 2 == 2",
-			"!(%s == 0)"}), by.name)
+		f.when = g.presence(before)
 	}
 	if (f.kind == uintField || f.kind == numberField) && g.one(4) {
 		f.is, _ = g.constraint(f.bits)

@@ -32,7 +32,8 @@ type layer struct {
 	entry string
 	h     *spec.Header
 	from  int
-	other bool // made in place of one of another family
+	other bool   // made in place of one of another family
+	after string // the entry after whose payload it begins
 }
 
 // complete says what is wrong with a packet that left, or "".
@@ -65,7 +66,7 @@ func (j *judge) readings(program string, came []byte) (paths [][]layer, known bo
 		if !j.announced(came, path) {
 			continue
 		}
-		_, problems := j.headers.Parse(came, headersOf(path), packet.Options{})
+		_, problems := j.headers.Parse(came, headersOf(path), places(path))
 		if len(problems) == 0 {
 			paths = append(paths, path)
 		} else if j.onlySums(path, problems) {
@@ -147,6 +148,16 @@ func headersOf(path []layer) []*spec.Header {
 	return out
 }
 
+// places says which headers begin after the payload of another one.
+func places(path []layer) packet.Options {
+	var o packet.Options
+	for _, l := range path {
+		host := slices.IndexFunc(path, func(p layer) bool { return l.after != "" && p.entry == l.after })
+		o.After = append(o.After, host+1)
+	}
+	return o
+}
+
 // paths are the sequences of headers that a stack stands for.
 func (j *judge) paths(stack []*spec.StackEntry) [][]layer {
 	paths := [][]layer{nil}
@@ -156,9 +167,13 @@ func (j *judge) paths(stack []*spec.StackEntry) [][]layer {
 			if e.Optional {
 				next = append(next, p)
 			}
+			after := ""
+			if e.After != nil {
+				after = e.After.Value
+			}
 			for _, n := range e.Headers {
 				for _, h := range j.headers.Group(n.Value) {
-					next = append(next, append(slices.Clone(p), layer{e.Var.Value, h, len(p), false}))
+					next = append(next, append(slices.Clone(p), layer{e.Var.Value, h, len(p), false, after}))
 				}
 			}
 		}
@@ -181,7 +196,7 @@ func (j *judge) onlySums(path []layer, problems []packet.Problem) bool {
 // announced reports whether each header of a path is one that the header in front of it announces, or needs no
 // announcement.
 func (j *judge) announced(frame []byte, path []layer) bool {
-	spans, _ := j.headers.Parse(frame, headersOf(path), packet.Options{})
+	spans, _ := j.headers.Parse(frame, headersOf(path), places(path))
 	for i, sp := range spans[1:] {
 		parent := spans[i]
 		if len(sp.Header.After) > 0 && !slices.ContainsFunc(sp.Header.After, func(a *spec.After) bool {
@@ -217,7 +232,7 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 				at = named(a.Before.Value)
 			}
 			if at >= 0 {
-				out = slices.Insert(out, at, layer{a.Header.Value, j.headers.Header(a.Header.Value), -1, false})
+				out = slices.Insert(out, at, layer{a.Header.Value, j.headers.Header(a.Header.Value), -1, false, ""})
 			}
 		case spec.ActSend:
 			out = slices.DeleteFunc(out, func(l layer) bool { return l.h.Metadata == "vlan" && l.from >= 0 })
@@ -242,8 +257,8 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 
 // compare holds a packet that left against one possibility.
 func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) string {
-	was, _ := j.headers.Parse(came, headersOf(path), packet.Options{})
-	now, problems := j.headers.Parse(left, headersOf(out), packet.Options{})
+	was, _ := j.headers.Parse(came, headersOf(path), places(path))
+	now, problems := j.headers.Parse(left, headersOf(out), places(out))
 	if len(problems) > 0 {
 		return "what left is not right: " + problems[0].String()
 	}

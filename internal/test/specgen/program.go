@@ -281,7 +281,12 @@ func (g *generator) stack(names *namer) []*entry {
 			add(e)
 		}
 	}
-	if len(out) > 2 && (g.tunnels && !g.one(4) || g.one(16)) {
+	for range 2 {
+		if e := g.following(names, out[len(out)-1]); e != nil {
+			add(e)
+		}
+	}
+	if len(out) > 2 && out[len(out)-1].after == "" && (g.tunnels && !g.one(4) || g.one(16)) {
 		out = append(out, g.inner(names, out)...)
 	}
 	return out
@@ -309,6 +314,26 @@ func (g *generator) entry(names *namer, optional bool, hs ...*header) *entry {
 		value = list[0]
 	}
 	e.text = fmt.Sprintf("{%s: %s}", label(e.name+mark), value)
+	return e
+}
+
+// following makes a place for a header after the payload of the last one, or returns nil.
+func (g *generator) following(names *namer, host *entry) *entry {
+	var fit []*header
+	for _, h := range g.headers {
+		if len(h.after) == 0 {
+			fit = append(fit, h)
+		}
+	}
+	if len(fit) == 0 || host.optional || !host.all((*header).ends) || g.one(3) {
+		return nil
+	}
+	e := &entry{name: names.next(), alts: []*header{pick(g, fit)}, optional: g.one(2), after: host.name}
+	mark := ""
+	if e.optional {
+		mark = "?"
+	}
+	e.text = fmt.Sprintf("{%s: %q, after: %q}", label(e.name+mark), e.alts[0].name, host.name)
 	return e
 }
 

@@ -65,6 +65,7 @@ type entry struct {
 	text     string
 	alts     []*header
 	optional bool
+	after    string // the entry after whose payload it begins
 }
 
 func (e *entry) all(f func(*header) bool) bool {

@@ -83,7 +83,7 @@ func (g *generator) tunnelHeader(name string) *header {
 		g.variable(h, names)
 		h.fixed = false
 	case 2:
-		g.length(h, names)
+		g.length(h, names, false)
 	}
 	if g.one(3) {
 		port := pick(g, []string{"4789", "7000", "5555 | 7001"})
