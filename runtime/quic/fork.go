@@ -59,12 +59,25 @@ func Upstream() (Tree, error) {
 
 // Fork returns upstream's tree with the patches and our own files. Import paths are still upstream's.
 func Fork(upstream Tree) (Tree, error) {
+	tree, err := fork(upstream, "")
+	if err != nil {
+		return nil, err
+	}
+	return tree, check("fork", tree, "patches or own files were changed: FASTRELAY_UPDATE=1 go test . in runtime/quic "+
+		"records the new sum")
+}
+
+// fork leaves out one patch.
+func fork(upstream Tree, without string) (Tree, error) {
 	tree := maps.Clone(upstream)
 	patches, err := fs.Glob(queue, "_fork/patches/*.patch")
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range patches {
+		if name == without {
+			continue
+		}
 		text, err := queue.ReadFile(name)
 		if err == nil {
 			err = tree.Patch(string(text))
@@ -87,8 +100,7 @@ func Fork(upstream Tree) (Tree, error) {
 		}
 		tree[name] = text
 	}
-	return tree, check("fork", tree, "patches or own files were changed: FASTRELAY_UPDATE=1 go test . in runtime/quic "+
-		"records the new sum")
+	return tree, nil
 }
 
 // Library returns the tree without tests and what only they use, with import paths that begin with prefix.

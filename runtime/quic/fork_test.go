@@ -117,3 +117,35 @@ func TestRefused(t *testing.T) {
 		t.Errorf("another tree: %v", err)
 	}
 }
+
+// TestFaults makes each fork that lacks a hook; cmd/hookcheck runs their tests.
+func TestFaults(t *testing.T) {
+	upstream, err := Upstream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults, err := Faults()
+	if err != nil || len(faults) < 40 {
+		t.Fatalf("%d faults, %v", len(faults), err)
+	}
+	tests := ""
+	files, err := filepath.Glob("test/*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests += string(text)
+	}
+	for _, f := range faults {
+		if _, err := f.Fork(upstream); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(tests, "func "+f.Test+"(t *testing.T) {") {
+			t.Errorf("%s names a test %s, which there isn't", f.Name, f.Test)
+		}
+	}
+}

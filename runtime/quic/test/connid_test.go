@@ -1,6 +1,7 @@
 package test
 
 import (
+	"strings"
 	"sync"
 	"testing"
 
@@ -147,4 +148,15 @@ func TestLevelsStay(t *testing.T) {
 		t.Errorf("%d connection IDs were active, %d were retired: those of the handshake, and a level", active, retired)
 	}
 	l.alive(t)
+}
+
+// TestShortLevels wants levels in connection IDs of 4 bytes.
+func TestShortLevels(t *testing.T) {
+	tr := &quic.Transport{Conn: newSocket(t), ConnectionIDLength: 4}
+	defer tr.Close()
+	ctx := quic.WithHooks(t.Context(), &quic.Hooks{Levels: 2})
+	_, err := tr.Dial(ctx, newSocket(t).LocalAddr(), secrets(t), nil)
+	if err == nil || !strings.Contains(err.Error(), "connection IDs have 4 bytes, and need 8") {
+		t.Error(err)
+	}
 }

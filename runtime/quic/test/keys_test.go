@@ -1,12 +1,15 @@
 package test
 
 import (
+	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
 )
 
 // TestKeys has a sender seal packets. There are so many that keys are updated, which only its packets give a reason for.
@@ -23,21 +26,29 @@ func TestKeys(t *testing.T) {
 		t.Fatal("the client didn't ask for null protection")
 	}
 	done := make(chan error, 1)
-	go func() { done <- receive(l.ctx, l.client, 30, 10000) }()
-	for range 3 {
-		s.send(t, 10, 10000)
-		out, err := l.server.OpenStreamSync(l.ctx) // the library decides on an update when it sends something itself
-		if err != nil {
-			t.Fatal(err)
-		}
-		out.Write([]byte("x"))
+	go func() { done <- receive(l.ctx, l.client, 20, 3000) }()
+	s.send(t, 10, 3000)
+	l.serverSocket.tap(nil, func([]byte) bool { return false }) // packets that are received would be a reason as well
+	for range 120 {
+		s.packet([]byte{0x01, 0, 0, 0}, nil)
 	}
+	out, err := l.server.OpenStreamSync(l.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Write([]byte("x")) // the library updates keys when it sends something itself
+	until(t, "the next phase's keys", func() (rolled bool) {
+		s.locked(func() { rolled = len(phases) == 2 })
+		return rolled
+	})
+	l.serverSocket.tap(nil, nil)
+	s.send(t, 10, 3000)
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if len(phases) < 2 || phases[0] != 0 || phases[1] != 1 {
+	if !slices.Equal(phases, []uint64{0, 1}) {
 		t.Errorf("keys of the phases %v were handed over", phases)
 	}
 	l.alive(t)
@@ -195,4 +206,78 @@ func TestWrongACKs(t *testing.T) {
 			until(t, "the connection is closed", func() bool { return l.server.Context().Err() != nil })
 		})
 	}
+}
+
+// ackFrame returns an ACK frame for one packet.
+func ackFrame(number uint64) []byte {
+	return append(quicvarint.Append([]byte{0x02}, number), 0, 0, 0)
+}
+
+// TestMergedACKs hands over ACK frames each of which says something that the others don't, and each twice.
+func TestMergedACKs(t *testing.T) {
+	s := newSender()
+	l := s.start(t, options{client: nullClient})
+	l.serverSocket.tap(nil, func([]byte) bool { return false }) // the library hears nothing
+	var numbers []uint64
+	for range 8 {
+		s.locked(func() { numbers = append(numbers, s.counter.Load()) })
+		s.packet([]byte{0x01, 0, 0, 0}, nil)
+	}
+	var acks []quic.ACK
+	for i, n := range []uint64{numbers[6], numbers[0], numbers[2], numbers[4], numbers[2]} {
+		a := quic.ACK{Number: uint64(1000 + i), Frame: ackFrame(n), Time: time.Now(), Size: 50}
+		acks = append(acks, a, a)
+	}
+	l.server.Outside().ReceiveACKs(acks)
+	until(t, "the packets that were acknowledged, and no others", func() (right bool) {
+		s.locked(func() {
+			var acked []uint64
+			for _, p := range s.acked {
+				acked = append(acked, p.Number)
+			}
+			slices.Sort(acked)
+			right = slices.Equal(acked, []uint64{numbers[0], numbers[2], numbers[4], numbers[6]})
+		})
+		return right
+	})
+	l.alive(t)
+}
+
+// TestReceivedNumbers hands over an ACK out of a packet with a high number. The next one's number, which is sent with two
+// bytes, is understood, and acknowledged.
+func TestReceivedNumbers(t *testing.T) {
+	const number = 100000
+	s := newSender()
+	l := s.start(t, options{client: nullClient})
+	largest := make(chan uint64, 100)
+	l.serverSocket.tap(func(b []byte) bool {
+		if n, _, err := quicvarint.Parse(b[14:]); shortHeader(b) && b[13] == 0x02 && err == nil {
+			largest <- n
+		}
+		return true
+	}, nil)
+	var cid quic.ConnectionID
+	var acked int64
+	s.locked(func() {
+		acked = s.state.LargestAcked
+		for _, c := range s.changes {
+			if c.Ours {
+				cid = c.ID
+			}
+		}
+	})
+	l.server.Outside().ReceiveACKs([]quic.ACK{{Number: number, Frame: ackFrame(uint64(acked)), Time: time.Now()}})
+	b := append([]byte{0x41}, cid.Bytes()...)
+	b = binary.BigEndian.AppendUint16(b, (number+1)&0xffff)
+	b = append(b, 0x01, 0, 0, 0) // PING
+	b = append(b, make([]byte, 16)...)
+	until(t, "an ACK for the packet", func() bool {
+		l.clientSocket.current.Load().WriteTo(b, l.serverSocket.LocalAddr())
+		select {
+		case n := <-largest:
+			return n == number+1
+		case <-time.After(10 * time.Millisecond):
+			return false
+		}
+	})
 }

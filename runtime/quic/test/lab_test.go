@@ -10,6 +10,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/binary"
+	"flag"
 	"fmt"
 	"io"
 	"math/big"
@@ -24,7 +25,7 @@ import (
 )
 
 // patience is how long a test waits for what has to happen.
-const patience = 20 * time.Second
+var patience = flag.Duration("patience", 20*time.Second, "how long a test waits for what has to happen")
 
 // secrets returns a server's TLS configuration; a client may use it as well.
 func secrets(t testing.TB) *tls.Config {
@@ -47,9 +48,9 @@ func secrets(t testing.TB) *tls.Config {
 // until waits for a condition.
 func until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(*patience); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", *patience, what)
 		}
 	}
 }
@@ -133,7 +134,7 @@ type options struct {
 // connect makes a link, whose handshake is complete at both ends.
 func connect(t testing.TB, o options) *link {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3**patience)
 	t.Cleanup(cancel)
 	l := &link{serverSocket: newSocket(t), clientSocket: newSocket(t), ctx: ctx}
 	transport := func(s *socket) *quic.Transport {

@@ -4,10 +4,13 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlog"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/qlogwriter"
 )
 
 // TestLimits has the peer raise all its limits, and ask for a stream to end.
@@ -125,16 +128,23 @@ func TestLeasedData(t *testing.T) {
 	l.alive(t)
 }
 
-// TestLeaseTurns has the library wait for a stream: it comes before a lease.
+// TestLeaseTurns has the library wait for a stream: it comes before those who lease whatever there is.
 func TestLeaseTurns(t *testing.T) {
 	s := newSender()
 	c := wide()
 	c.MaxIncomingUniStreams = 4
+	var server atomic.Pointer[quic.Conn]
+	s.hooks.Limits = func(quic.Limits) {
+		if c := server.Load(); c != nil {
+			c.Outside().LeaseUniStreams(100)
+		}
+	}
 	l := s.start(t, options{client: nullClient, clientConfig: c})
 	first, n := l.server.Outside().LeaseUniStreams(4)
 	if n != 4 {
 		t.Fatalf("%d streams were leased, not 4", n)
 	}
+	server.Store(l.server)
 	opened := make(chan *quic.SendStream, 1)
 	go func() {
 		out, err := l.server.OpenUniStreamSync(l.ctx)
@@ -143,6 +153,10 @@ func TestLeaseTurns(t *testing.T) {
 		}
 		opened <- out
 	}()
+	until(t, "the library waits for a stream", func() bool {
+		_, err := l.server.OpenUniStream()
+		return err != nil
+	})
 	l.server.Outside().LeaseData(100)
 	s.stream(quic.StreamData{ID: first, Data: object(first, 100), Fin: true})
 	l.server.Outside().Notify()
@@ -154,20 +168,38 @@ func TestLeaseTurns(t *testing.T) {
 		if out.StreamID() != first+16 {
 			t.Errorf("the library opened stream %d, not %d", out.StreamID(), first+16)
 		}
-	case <-time.After(patience):
+	case <-time.After(*patience):
 		t.Error("the library waits for a stream in vain")
 	}
 	l.alive(t)
 }
 
-// TestShareNumbersEnds waits for a handshake that is never confirmed.
-func TestShareNumbersEnds(t *testing.T) {
+// TestBlocked leases more than there is: the peer is told.
+func TestBlocked(t *testing.T) {
+	s := newSender()
+	sent := &frames{count: map[string]int{}}
+	l := s.start(t, options{client: nullClient, serverConfig: &quic.Config{
+		Tracer: func(context.Context, bool, quic.ConnectionID) qlogwriter.Trace { return sent },
+	}})
+	l.server.Outside().LeaseData(1 << 30)
+	until(t, "DATA_BLOCKED", func() bool { return sent.sent(&qlog.DataBlockedFrame{}) == 1 })
+	l.server.Outside().LeaseUniStreams(1000)
+	until(t, "STREAMS_BLOCKED", func() bool { return sent.sent(&qlog.StreamsBlockedFrame{}) == 1 })
+	l.alive(t)
+}
+
+// TestShareNumbersOnce shares numbers a second time, and those of a closed connection.
+func TestShareNumbersOnce(t *testing.T) {
 	s := newSender()
 	l := s.start(t, options{client: nullClient})
+	var other atomic.Uint64
+	if err := l.server.Outside().ShareNumbers(l.ctx, &other); err == nil {
+		t.Error("numbers are shared twice")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l.server.CloseWithError(0, "")
-	if err := l.server.Outside().ShareNumbers(ctx, &s.counter); err == nil {
+	if err := l.server.Outside().ShareNumbers(ctx, &other); err == nil {
 		t.Error("numbers of a closed connection are shared")
 	}
 }

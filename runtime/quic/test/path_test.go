@@ -75,7 +75,7 @@ func TestMoved(t *testing.T) {
 		if to.String() != l.clientSocket.LocalAddr().String() {
 			t.Errorf("moved to %v, the client is at %v", to, l.clientSocket.LocalAddr())
 		}
-	case <-time.After(patience):
+	case <-time.After(*patience):
 		t.Fatal("the server wasn't told that the client has moved")
 	}
 	s.send(t, 10, 5000)
@@ -175,7 +175,7 @@ func TestECN(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for end := time.Now().Add(patience); !capable() && time.Now().Before(end); {
+		for end := time.Now().Add(*patience); !capable() && time.Now().Before(end); {
 			ping()
 		}
 		if !capable() {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quic-go/quic-go/internal/ackhandler"
 	"github.com/quic-go/quic-go/internal/handshake"
 	"github.com/quic-go/quic-go/internal/protocol"
 )
@@ -28,8 +29,8 @@ type Hooks struct {
 	// A peer of the fork sends packets on the connection ID of their level, which is their most urgent stream's urgency
 	// (RFC 9218) on a scale of as many levels as there are; packets without streams are of the most urgent level if they
 	// have DATAGRAM frames, and of any level otherwise. Levels aren't retired after a number of packets. There are fewer
-	// where the peer's active_connection_id_limit (RFC 9000, section 18.2) allows fewer. Connection IDs have to be 8 bytes
-	// long, or longer.
+	// where the peer's active_connection_id_limit (RFC 9000, section 18.2) allows fewer. A connection whose own connection
+	// IDs are shorter than 8 bytes is closed: what remains of them has to be unpredictable.
 	Levels int
 	// LongNumbers makes the packet numbers of 1-RTT packets 4 bytes long (RFC 9000, section 17.1), which is what a relay
 	// copies with the least work.
@@ -194,19 +195,16 @@ func (c *Conn) Outside() *Outside { return c.outside }
 // ShareNumbers makes counter the source of the connection's packet numbers, for the library as for others: it holds the
 // next number, and whoever adds 1 to it may use the number that was there. It may be in memory that is mapped from a BPF
 // map. ShareNumbers waits until the handshake is confirmed (RFC 9001, section 4.1.2). From then on, numbers are 4 bytes
-// long.
+// long. It can be done once.
 func (o *Outside) ShareNumbers(ctx context.Context, counter *atomic.Uint64) error {
-	shared := make(chan struct{})
+	shared := make(chan error, 1)
 	o.mutex.Lock()
-	o.share = func() {
-		o.shareNumbers(counter)
-		close(shared)
-	}
+	o.share = append(o.share, func() { shared <- ackhandler.ShareNumbers(o.conn.sentPacketHandler, counter) })
 	o.mutex.Unlock()
 	o.Notify()
 	select {
-	case <-shared:
-		return nil
+	case err := <-shared:
+		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-o.conn.ctx.Done():

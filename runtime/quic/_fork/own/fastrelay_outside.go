@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,8 +26,8 @@ type Outside struct {
 
 	mutex sync.Mutex // what others hand over to the run loop
 	todo  []func()
-	share func()
-	lease spans // of stream numbers
+	share []func() // when the handshake is confirmed
+	lease spans    // of stream numbers
 
 	// The rest is the run loop's.
 	path     PathState
@@ -50,10 +51,8 @@ func (c *Conn) ask(ctx context.Context, params *wire.TransportParameters) {
 		streams: map[StreamID]*SendStream{}, incoming: map[StreamID]*incoming{},
 	}
 	params.FastRelay.NullProtection = hooks.NullProtection
-	if c.srcConnIDLen >= minLevelledLen {
-		params.FastRelay.ConnectionIDLevels = uint64(min(max(0, hooks.Levels), protocol.MaxActiveConnectionIDs))
-	}
-	c.connIDGenerator.levels = int(params.FastRelay.ConnectionIDLevels)
+	c.connIDGenerator.levels = min(max(0, hooks.Levels), protocol.MaxActiveConnectionIDs)
+	params.FastRelay.ConnectionIDLevels = uint64(c.connIDGenerator.levels)
 	c.streamsMap.incomingUniStreams.sparse = hooks.SparseMaxStreams
 }
 
@@ -63,6 +62,12 @@ func (o *Outside) start() {
 		return
 	}
 	c := o.conn
+	if o.hooks.Levels > 0 && c.srcConnIDLen < minLevelledLen {
+		c.closeLocal(&qerr.TransportError{
+			ErrorCode:    qerr.InternalError,
+			ErrorMessage: fmt.Sprintf("Levels: connection IDs have %d bytes, and need %d", c.srcConnIDLen, minLevelledLen),
+		})
+	}
 	if o.hooks.LongNumbers {
 		ackhandler.SetLongNumbers(c.sentPacketHandler)
 	}
@@ -109,8 +114,8 @@ func (o *Outside) turn() {
 	o.mutex.Lock()
 	todo := o.todo
 	o.todo = nil
-	if o.share != nil && o.conn.handshakeConfirmed {
-		todo = append(todo, o.share)
+	if o.conn.handshakeConfirmed {
+		todo = append(todo, o.share...)
 		o.share = nil
 	}
 	o.mutex.Unlock()
@@ -118,10 +123,6 @@ func (o *Outside) turn() {
 		f()
 	}
 	o.drain()
-}
-
-func (o *Outside) shareNumbers(counter *atomic.Uint64) {
-	ackhandler.ShareNumbers(o.conn.sentPacketHandler, counter)
 }
 
 // drain registers what was sent outside.
@@ -207,7 +208,10 @@ func (o *Outside) closing(e *closeError) {
 	if o == nil || o.hooks.Closing == nil {
 		return
 	}
-	o.hooks.Closing(cmp.Or(e.err, error(&qerr.ApplicationError{})))
+	if e.err == nil {
+		e = &closeError{err: &qerr.ApplicationError{}}
+	}
+	o.hooks.Closing(e.err)
 }
 
 // handled is called when the library has handled a frame.

@@ -174,13 +174,13 @@ func (o *Outside) isHandedOver(id StreamID) bool {
 // openIncoming returns a stream that the peer has opened, and what is known of it; nil if the stream has ended.
 func (o *Outside) openIncoming(id StreamID) (*ReceiveStream, *incoming, error) {
 	m := o.conn.streamsMap.incomingUniStreams
+	m.mutex.Lock()
+	m.nextStreamToAccept = max(m.nextStreamToAccept, id+4) // before it is there: AcceptStream may be waiting
+	m.mutex.Unlock()
 	s, err := m.GetOrOpenStream(id)
 	if err != nil || s == nil {
 		return nil, nil, err
 	}
-	m.mutex.Lock()
-	m.nextStreamToAccept = m.nextStreamToOpen
-	m.mutex.Unlock()
 	in := o.incoming[id]
 	if in == nil {
 		in = &incoming{final: -1}

@@ -1,6 +1,7 @@
 package ackhandler
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -34,10 +35,14 @@ func SetLongNumbers(sph SentPacketHandler) { sph.(*sentPacketHandler).outside.lo
 
 // ShareNumbers makes counter the source of packet numbers. The handshake has to be confirmed, so that all packet numbers
 // are those of 1-RTT packets. What follows is 4 bytes long: how many packets are on their way isn't known.
-func ShareNumbers(sph SentPacketHandler, counter *atomic.Uint64) {
+func ShareNumbers(sph SentPacketHandler, counter *atomic.Uint64) error {
 	h := sph.(*sentPacketHandler)
+	if h.outside.counter != nil { // a number must not be used twice
+		return errors.New("the packet numbers are shared already")
+	}
 	counter.Store(uint64(h.pns.next))
 	h.outside.counter, h.outside.long = counter, true
+	return nil
 }
 
 // DrawPacketNumber returns the number of the packet that is about to be written: the one that was peeked, or one from the
@@ -107,12 +112,17 @@ func SentOutside(sph SentPacketHandler, o OutsidePacket) error {
 	p.LargestAcked = protocol.InvalidPacketNumber
 	p.Frames = o.Frames
 	p.includedInBytesInFlight = true
-	p.outside, p.ecn = true, o.ECN
+	p.outside = true
 	h.bytesInFlight += o.Size
-	h.congestion.OnPacketSent(o.Time, h.bytesInFlight, o.Number, o.Size, true)
+	// time and numbers only go forward here: packets may be registered late
+	h.congestion.OnPacketSent(space.lastAckElicitingPacketTime, h.bytesInFlight, space.largestSent, o.Size, true)
+	if o.ECN == protocol.ECNCE { // a copy of a packet that was marked before counts as one that is marked on this path
+		o.ECN = protocol.ECT0
+	}
 	if h.ecnTracker != nil {
 		h.ecnTracker.SentPacket(o.Number, o.ECN)
 	}
+	p.ecn = o.ECN
 	h.hist.insertOutside(o.Number, p)
 	if h.qlogger != nil {
 		h.qlogMetricsUpdated()

@@ -177,7 +177,7 @@ func CountSentOutside(cs CryptoSetup, phase uint64, pn protocol.PacketNumber) {
 // library has to open a phase's first packet itself, which is when it learns that the peer has updated its keys.
 func CountReceivedOutside(cs CryptoSetup, phase uint64, pn protocol.PacketNumber) bool {
 	a := cs.(*cryptoSetup).aead
-	if phase > uint64(a.keyPhase) || phase == uint64(a.keyPhase) && a.numRcvdWithCurrentKey == 0 {
+	if phase > uint64(a.keyPhase) || phase == uint64(a.keyPhase) && a.numRcvdWithCurrentKey == 0 && !a.outside.null {
 		return false
 	}
 	if phase == uint64(a.keyPhase) {
