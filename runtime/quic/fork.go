@@ -27,7 +27,8 @@ const (
 	UpstreamVersion = "v0.65.0"
 )
 
-// queue holds the patches, numbered, and the files that are ours alone, in the folders of upstream's tree; and sums.txt.
+// queue holds the patches, numbered, and the files that are ours alone, in the folders of upstream's tree; and
+// sums.txt.
 //
 //go:embed all:_fork
 var queue embed.FS
@@ -168,7 +169,7 @@ func (t Tree) Write(folder string) error {
 		return fmt.Errorf("%s isn't empty, and wasn't made by quicfork: choose another folder", folder)
 	}
 	t = maps.Clone(t)
-	t[stamp] = []byte("Code made by quicfork from " + UpstreamPath + " " + UpstreamVersion + ". Changes are overwritten.\n")
+	t[stamp] = []byte("Made by quicfork from " + UpstreamPath + " " + UpstreamVersion + ". Changes are overwritten.\n")
 	for name := range there {
 		if _, ok := t[name]; !ok {
 			if err := os.Remove(filepath.Join(folder, filepath.FromSlash(name))); err != nil {

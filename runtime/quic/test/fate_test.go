@@ -104,7 +104,7 @@ func TestSend(t *testing.T) {
 	l.alive(t)
 }
 
-// TestReset abandons leased streams: on one the sender has sent, on one the library, on one nobody.
+// TestReset abandons leased streams: one that the sender began, one that the library began, and one without data.
 func TestReset(t *testing.T) {
 	s := newSender()
 	l := s.start(t, options{client: nullClient, clientConfig: wide()})

@@ -1,5 +1,5 @@
-// Package test tests the fork's hooks through its exported API. Each patch, and each of the changes in _fork/without, names
-// a test here that fails without the hook: cmd/hookcheck tries them.
+// Package test tests the fork's hooks through its exported API. Each patch, and each of the changes in _fork/without,
+// names a test here that fails without the hook: cmd/hookcheck tries them.
 package test
 
 import (

@@ -231,8 +231,8 @@ func TestSharedNumbers(t *testing.T) {
 // TestWrongNumbers registers what can't have been sent.
 func TestWrongNumbers(t *testing.T) {
 	for name, number := range map[string]func(next uint64) []uint64{
-		"not drawn": func(next uint64) []uint64 { return []uint64{next + 5} },
-		"twice":     func(next uint64) []uint64 { return []uint64{next - 1, next - 1} },
+		"not allocated": func(next uint64) []uint64 { return []uint64{next + 5} },
+		"twice":         func(next uint64) []uint64 { return []uint64{next - 1, next - 1} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSender()
@@ -270,8 +270,8 @@ func TestRandomRegistration(t *testing.T) {
 	l.alive(t)
 }
 
-// TestOptimisticACK looks for numbers that were drawn, and that no packet has: a peer that acknowledges them hasn't received
-// what it says (RFC 9000, section 21.4).
+// TestOptimisticACK looks for numbers that were allocated, and that no packet has: a peer that acknowledges them hasn't
+// received what it says (RFC 9000, section 21.4).
 func TestOptimisticACK(t *testing.T) {
 	s := newSender()
 	l := s.start(t, options{client: &quic.Hooks{NullProtection: true}, clientConfig: wide()})

@@ -76,7 +76,7 @@ func TestMoved(t *testing.T) {
 			t.Errorf("moved to %v, the client is at %v", to, l.clientSocket.LocalAddr())
 		}
 	case <-time.After(*patience):
-		t.Fatal("the server wasn't told that the client has moved")
+		t.Fatal("the hook wasn't called")
 	}
 	s.send(t, 10, 5000)
 	if err := <-done; err != nil {
@@ -118,7 +118,7 @@ func TestMigration(t *testing.T) {
 	l.alive(t)
 }
 
-// TestClosing closes connections at either end. A sender is told before CONNECTION_CLOSE is sent.
+// TestClosing closes connections at either end. The hook is called before CONNECTION_CLOSE is sent.
 func TestClosing(t *testing.T) {
 	for _, byServer := range []bool{true, false} {
 		s := newSender()
@@ -148,7 +148,7 @@ func TestClosing(t *testing.T) {
 			t.Error("CONNECTION_CLOSE was sent before the hook was called")
 		}
 		if cause.Load().(error).Error() != context.Cause(l.server.Context()).Error() {
-			t.Errorf("the hook was told %v, the connection %v", cause.Load(), context.Cause(l.server.Context()))
+			t.Errorf("the hook got %v, the connection ended with %v", cause.Load(), context.Cause(l.server.Context()))
 		}
 	}
 }

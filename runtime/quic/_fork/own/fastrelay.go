@@ -15,28 +15,29 @@ import (
 // connection: it sends some packets, and handles some that arrive. All members are optional. They are given to a
 // connection by its context: see [WithHooks].
 //
-// Functions are called on the connection's run loop, one at a time. They must not block, and must not call methods of the
-// connection that wait for the run loop; methods of [Outside] don't, but for [Outside.ShareNumbers]. Slices are the
-// function's until it returns.
+// Functions are called on the connection's run loop, one at a time. They must not block, and must not call methods of
+// the connection that wait for the run loop; methods of [Outside] don't, but for [Outside.ShareNumbers]. Slices are
+// the function's until it returns.
 type Hooks struct {
-	// NullProtection asks the peer to do without packet and header protection of 1-RTT packets (RFC 9001, section 5). It
-	// is done if both ends ask, by a transport parameter, which the handshake authenticates; otherwise packets are
-	// protected as ever, and [Outside.NullProtection] says so. The handshake stays encrypted. The tag is 16 zeros, the key
-	// phase 0, and there are no key updates. Null protection authenticates nothing: it is for networks that protect
-	// themselves.
+	// NullProtection asks the peer to do without packet and header protection of 1-RTT packets (RFC 9001, section 5).
+	// It is done if both ends ask, by a transport parameter, which the handshake authenticates; otherwise packets are
+	// protected as ever, and [Outside.NullProtection] says so. The handshake stays encrypted. The tag is 16 zeros,
+	// the key phase 0, and there are no key updates. Null protection authenticates nothing: it is for networks that
+	// protect themselves.
 	NullProtection bool
-	// Levels, at most 4, makes the first byte of connection IDs that this end issues their level, from 0, the most urgent.
-	// A peer of the fork sends packets on the connection ID of their level, which is their most urgent stream's urgency
-	// (RFC 9218) on a scale of as many levels as there are; packets without streams are of the most urgent level if they
-	// have DATAGRAM frames, and of any level otherwise. Levels aren't retired after a number of packets. There are fewer
-	// where the peer's active_connection_id_limit (RFC 9000, section 18.2) allows fewer. A connection whose own connection
-	// IDs are shorter than 8 bytes is closed: what remains of them has to be unpredictable.
+	// Levels, at most 4, makes the first byte of connection IDs that this end issues their level, from 0, the most
+	// urgent. A peer of the fork sends packets on the connection ID of their level, which is their most urgent
+	// stream's urgency (RFC 9218) on a scale of as many levels as there are; packets without streams are of the most
+	// urgent level if they have DATAGRAM frames, and of any level otherwise. Levels aren't retired after a number of
+	// packets. There are fewer where the peer's active_connection_id_limit (RFC 9000, section 18.2) allows fewer. A
+	// connection whose own connection IDs are shorter than 8 bytes is closed: what remains of them has to be
+	// unpredictable.
 	Levels int
-	// LongNumbers makes the packet numbers of 1-RTT packets 4 bytes long (RFC 9000, section 17.1), which is what a relay
-	// copies with the least work.
+	// LongNumbers makes the packet numbers of 1-RTT packets 4 bytes long (RFC 9000, section 17.1), which is what a
+	// relay copies with the least work.
 	LongNumbers bool
-	// SparseMaxStreams sends MAX_STREAMS frames for unidirectional streams (RFC 9000, section 19.11) for a quarter of the
-	// window at a time, and not for each stream that ends: they would share packets with what the peer sends.
+	// SparseMaxStreams sends MAX_STREAMS frames for unidirectional streams (RFC 9000, section 19.11) for a quarter of
+	// the window at a time, and not for each stream that ends: they would share packets with what the peer sends.
 	SparseMaxStreams bool
 
 	// Drain registers the packets that were sent outside since it was called before. It is called before each ACK is
@@ -60,21 +61,22 @@ type Hooks struct {
 
 	// ConnectionID is called when a connection ID, ours or the peer's, is added, becomes the active one, or is retired.
 	ConnectionID func(ConnectionIDChange)
-	// Moved is called when the path has changed: after NAT rebinding or a migration of the peer (RFC 9000, section 9), or
-	// ours. All packets of the old path were declared lost, and the congestion window is a new one.
+	// Moved is called when the path has changed: after NAT rebinding or a migration of the peer (RFC 9000, section
+	// 9), or ours. All packets of the old path were declared lost, and the congestion window is a new one.
 	Moved func(local, remote net.Addr)
-	// SendKeys and ReceiveKeys hand over the keys of a key phase when they are installed, and when they roll, before a
-	// packet number is drawn for them: packets with higher numbers must not have older keys (RFC 9001, section 6.4). So
-	// what sends outside draws its numbers, with the keys that go with them, under a lock that SendKeys takes as well.
+	// SendKeys and ReceiveKeys hand over the keys of a key phase when they are installed, and when they roll, before
+	// a packet number is allocated for them: packets with higher numbers must not have older keys (RFC 9001, section
+	// 6.4). So what sends outside allocates its numbers, with the keys that go with them, under a lock that SendKeys
+	// takes as well.
 	SendKeys    func(*Sealer)
 	ReceiveKeys func(*Opener)
-	// Closing is called once, when the connection closes, before CONNECTION_CLOSE is sent: when it returns, nothing may be
-	// sent outside any more (RFC 9000, section 10.2).
+	// Closing is called once, when the connection closes, before CONNECTION_CLOSE is sent: when it returns, nothing
+	// may be sent outside any more (RFC 9000, section 10.2).
 	Closing func(error)
 
-	// StreamFrame is given the STREAM frames of all unidirectional streams that the peer opens, in the order they arrive
-	// in. The library counts them, for flow control and to end streams, but doesn't reassemble: AcceptUniStream doesn't
-	// return these streams. Frames all of whose bytes were handed over are left out.
+	// StreamFrame is given the STREAM frames of all unidirectional streams that the peer opens, in the order they
+	// arrive in. The library counts them, for flow control and to end streams, but doesn't reassemble:
+	// AcceptUniStream doesn't return these streams. Frames all of whose bytes were handed over are left out.
 	StreamFrame func(StreamFrame)
 	// StreamReset is called when such a stream is reset.
 	StreamReset func(id StreamID, code StreamErrorCode, finalSize uint64)
@@ -91,7 +93,7 @@ func WithHooks(ctx context.Context, hooks *Hooks) context.Context {
 
 // An OutsidePacket is a 1-RTT packet that was sent outside of the library. It holds a frame that elicits an ACK.
 type OutsidePacket struct {
-	Number   uint64 // drawn from the counter given to ShareNumbers
+	Number   uint64 // allocated from the counter given to ShareNumbers
 	Time     time.Time
 	Size     int    // of the UDP payload
 	KeyPhase uint64 // the Phase of the Sealer; 0 with null protection
@@ -120,8 +122,9 @@ type StreamFrame struct {
 
 // PathState says what may be sent on the path.
 type PathState struct {
-	// Window is how many bytes may be sent now: CongestionWindow less BytesInFlight (RFC 9002, section 7), and 0 while as
-	// many packets are tracked as the library tracks. Packets that weren't registered yet have to be subtracted.
+	// Window is how many bytes may be sent now: CongestionWindow less BytesInFlight (RFC 9002, section 7), and 0
+	// while as many packets are tracked as the library tracks. Packets that weren't registered yet have to be
+	// subtracted.
 	Window, CongestionWindow, BytesInFlight int
 	SmoothedRTT, MinRTT                     time.Duration
 	// MaxPacketSize is the largest UDP payload that the path takes (RFC 9000, section 14).
@@ -192,10 +195,10 @@ type ACK struct {
 // Outside returns what acts on a connection from outside of the library; nil if the connection has no hooks.
 func (c *Conn) Outside() *Outside { return c.outside }
 
-// ShareNumbers makes counter the source of the connection's packet numbers, for the library as for others: it holds the
-// next number, and whoever adds 1 to it may use the number that was there. It may be in memory that is mapped from a BPF
-// map. ShareNumbers waits until the handshake is confirmed (RFC 9001, section 4.1.2). From then on, numbers are 4 bytes
-// long. It can be done once.
+// ShareNumbers makes counter the source of the connection's packet numbers, for the library as for others: it holds
+// the next number, and adding 1 to it allocates the number that was there. It may be in memory that is mapped
+// from a BPF map. ShareNumbers waits until the handshake is confirmed (RFC 9001, section 4.1.2). From then on,
+// numbers are 4 bytes long. It can be done once.
 func (o *Outside) ShareNumbers(ctx context.Context, counter *atomic.Uint64) error {
 	shared := make(chan error, 1)
 	o.mutex.Lock()
@@ -218,20 +221,21 @@ func (o *Outside) Notify() { o.conn.scheduleSending() }
 // NullProtection reports whether both ends asked for null protection. It is known when the handshake is complete.
 func (o *Outside) NullProtection() bool { return o.null.Load() }
 
-// LeaseUniStreams takes up to n stream IDs, first, first+4 and so on, of the ones that the peer allows; the library doesn't
-// open these streams. If there are fewer, the peer is told (STREAMS_BLOCKED), and Limits is called when there are more.
+// LeaseUniStreams takes up to n stream IDs, first, first+4 and so on, of the ones that the peer allows; the library
+// doesn't open these streams. If there are fewer, STREAMS_BLOCKED is sent, and Limits is called when there
+// are more.
 func (o *Outside) LeaseUniStreams(n int) (first StreamID, leased int) { return o.leaseUniStreams(n) }
 
-// LeaseData takes up to n bytes of the connection's flow control credit (RFC 9000, section 4.1): so many may be sent on
-// leased streams, by whomever, each byte once. If there are fewer, the peer is told (DATA_BLOCKED), and Limits is called
-// when there are more.
+// LeaseData takes up to n bytes of the connection's flow control credit (RFC 9000, section 4.1): so many may be sent
+// on leased streams, outside or by Send, each byte once. If there are fewer, DATA_BLOCKED is sent, and Limits is
+// called when there are more.
 func (o *Outside) LeaseData(n uint64) (leased uint64) { return o.leaseData(n) }
 
 // ReturnData gives back credit that wasn't used.
 func (o *Outside) ReturnData(n uint64) { o.returnData(n) }
 
-// Send makes the library send data of leased streams: what is blocked outside, or too large. The data has to be within what
-// was leased and within the stream's limit, and stays the library's.
+// Send makes the library send data of leased streams: what is blocked outside, or too large. The data has to be
+// within what was leased and within the stream's limit, and stays the library's.
 func (o *Outside) Send(data ...StreamData) {
 	o.later(func() {
 		for _, d := range data {
@@ -240,8 +244,8 @@ func (o *Outside) Send(data ...StreamData) {
 	})
 }
 
-// Reset abandons a leased stream (RFC 9000, section 19.4): finalSize is the offset behind all bytes that were sent, by
-// whomever, and counts in flow control. Lost must not return data of the stream any more.
+// Reset abandons a leased stream (RFC 9000, section 19.4): finalSize is the offset after all bytes that were sent,
+// outside or by Send, and counts in flow control. Lost must not return data of the stream any more.
 func (o *Outside) Reset(id StreamID, code StreamErrorCode, finalSize uint64) {
 	o.later(func() { o.reset(id, code, finalSize) })
 }

@@ -46,7 +46,8 @@ func (o *Outside) ourLevel(id protocol.ConnectionID) int {
 
 // The peer's connection IDs
 
-// setLevels is called with the number of levels that the peer's connection IDs have. The peer leaves out what we don't keep.
+// setLevels is called with the number of levels that the peer's connection IDs have. The peer leaves out what we
+// don't keep.
 func (o *Outside) setLevels(levels uint64) {
 	o.levels = int(min(levels, protocol.MaxActiveConnectionIDs))
 	o.conn.connIDManager.levels = o.levels
@@ -163,7 +164,8 @@ func (o *Outside) peerIDAdded(seq uint64, id protocol.ConnectionID) {
 	o.connectionID(ConnectionIDAdded, false, seq, id, o.levels)
 }
 
-// peerIDActive is called when a connection ID has become the active one; it may be before it is known that it was added.
+// peerIDActive is called when a connection ID has become the active one; it may be before it is known that it was
+// added.
 func (o *Outside) peerIDActive(seq uint64, id protocol.ConnectionID) {
 	if _, known := o.peers[seq]; !known {
 		o.peers[seq] = id

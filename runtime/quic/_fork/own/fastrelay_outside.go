@@ -17,8 +17,8 @@ import (
 	"github.com/quic-go/quic-go/internal/wire"
 )
 
-// Outside is what acts on a connection from outside of the library. A nil *Outside is a connection without hooks: methods
-// that upstream's files call do nothing then.
+// Outside is what acts on a connection from outside of the library. A nil *Outside is a connection without hooks:
+// methods that upstream's files call do nothing then.
 type Outside struct {
 	conn  *Conn
 	hooks *Hooks
@@ -64,8 +64,9 @@ func (o *Outside) start() {
 	c := o.conn
 	if o.hooks.Levels > 0 && c.srcConnIDLen < minLevelledLen {
 		c.closeLocal(&qerr.TransportError{
-			ErrorCode:    qerr.InternalError,
-			ErrorMessage: fmt.Sprintf("Levels: connection IDs have %d bytes, and need %d", c.srcConnIDLen, minLevelledLen),
+			ErrorCode: qerr.InternalError,
+			ErrorMessage: fmt.Sprintf("Levels: connection IDs have %d bytes, and need %d",
+				c.srcConnIDLen, minLevelledLen),
 		})
 	}
 	if o.hooks.LongNumbers {
@@ -145,7 +146,8 @@ func (o *Outside) register(p OutsidePacket) {
 		c.closeLocal(&qerr.TransportError{ErrorCode: qerr.InternalError, ErrorMessage: err.Error()})
 		return
 	}
-	handshake.CountSentOutside(c.cryptoStreamHandler.(handshake.CryptoSetup), p.KeyPhase, protocol.PacketNumber(p.Number))
+	cs := c.cryptoStreamHandler.(handshake.CryptoSetup)
+	handshake.CountSentOutside(cs, p.KeyPhase, protocol.PacketNumber(p.Number))
 	c.connIDManager.SentPacket()
 	if c.firstAckElicitingPacketAfterIdleSentTime.IsZero() {
 		c.firstAckElicitingPacketAfterIdleSentTime = monotime.FromTime(p.Time)
@@ -248,9 +250,9 @@ func (o *Outside) handled(frame wire.Frame, err error) error {
 
 var errNotAnACK = errors.New("what was handed over isn't an ACK frame")
 
-// receiveACKs processes ACK frames that were received outside: the packets they came in are taken note of, and the frames
-// are processed as one, with the ranges of all, and with the delay and the ECN counts of the newest one. Ranges that only
-// an older frame has are true as well.
+// receiveACKs processes ACK frames that were received outside: the packets they came in are taken note of, and the
+// frames are processed as one, with the ranges of all, and with the delay and the ECN counts of the newest one.
+// Ranges that only an older frame has are true as well.
 func (o *Outside) receiveACKs(acks []ACK) {
 	c := o.conn
 	var all wire.AckFrame

@@ -210,7 +210,8 @@ func (c *Conn) handleStreamFrame(f *wire.StreamFrame, connID protocol.Connection
 	}
 	if isNew {
 		o.hooks.StreamFrame(StreamFrame{
-			ID: f.StreamID, Offset: uint64(f.Offset), Data: f.Data, Fin: f.Fin, Level: o.ourLevel(connID), Time: now.ToTime(),
+			ID: f.StreamID, Offset: uint64(f.Offset), Data: f.Data, Fin: f.Fin,
+			Level: o.ourLevel(connID), Time: now.ToTime(),
 		})
 	}
 	if end > in.highest { // what was handed over is read, also where a frame before it is missing: nothing is kept
@@ -265,8 +266,8 @@ func (c *Conn) handleDatagram(f *wire.DatagramFrame, connID protocol.ConnectionI
 	return c.handleDatagramFrame(f)
 }
 
-// isDue reports whether it is time to allow the peer streams up to max: a quarter of the window at a time, or any if the
-// peer has used up nearly all it may.
+// isDue reports whether it is time to allow the peer streams up to max: a quarter of the window at a time, or any if
+// the peer has used up nearly all it may.
 func (m *incomingStreamsMap[T]) isDue(maxStream protocol.StreamID) bool {
 	if !m.sparse {
 		return true

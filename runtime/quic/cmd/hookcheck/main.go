@@ -1,6 +1,6 @@
 // Hookcheck shows that each hook has a test that fails without it. For each patch that names a test it makes the fork
-// without that patch, and for each change in _fork/without, which disables something in our own files, the fork with it;
-// then it runs the test, which has to fail.
+// without that patch, and for each change in _fork/without, which disables something in our own files, the fork with
+// it; then it runs the test, which has to fail.
 //
 //	hookcheck [NAME...]
 //
@@ -65,7 +65,8 @@ func run(names []string) error {
 		if out, err := vet.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s doesn't compile: %s", f.Name, out)
 		}
-		test := exec.Command("go", "test", "-count=1", "-timeout", "3m", "-run", "^"+f.Test+"$", "./test", "-args", "-patience", "3s")
+		test := exec.Command("go", "test", "-count=1", "-timeout", "3m", "-run", "^"+f.Test+"$", "./test",
+			"-args", "-patience", "3s")
 		test.Dir = folder
 		out, err := test.CombinedOutput()
 		switch {

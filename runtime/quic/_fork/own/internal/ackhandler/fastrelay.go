@@ -11,10 +11,10 @@ import (
 
 // outsideNumbers is what a connection has to know about packet numbers when others send packets on it as well.
 type outsideNumbers struct {
-	long    bool           // packet numbers are encoded in 4 bytes
-	counter *atomic.Uint64 // the next packet number, if it is shared
-	drawn   protocol.PacketNumber
-	isDrawn bool
+	long        bool           // packet numbers are encoded in 4 bytes
+	counter     *atomic.Uint64 // the next packet number, if it is shared
+	allocated   protocol.PacketNumber
+	isAllocated bool
 }
 
 func (n *outsideNumbers) next() protocol.PacketNumber {
@@ -33,8 +33,8 @@ func (n *outsideNumbers) size(
 // SetLongNumbers makes packet numbers of application data 4 bytes long.
 func SetLongNumbers(sph SentPacketHandler) { sph.(*sentPacketHandler).outside.long = true }
 
-// ShareNumbers makes counter the source of packet numbers. The handshake has to be confirmed, so that all packet numbers
-// are those of 1-RTT packets. What follows is 4 bytes long: how many packets are on their way isn't known.
+// ShareNumbers makes counter the source of packet numbers. The handshake has to be confirmed, so that all packet
+// numbers are those of 1-RTT packets. What follows is 4 bytes long: how many packets are on their way isn't known.
 func ShareNumbers(sph SentPacketHandler, counter *atomic.Uint64) error {
 	h := sph.(*sentPacketHandler)
 	if h.outside.counter != nil { // a number must not be used twice
@@ -45,10 +45,10 @@ func ShareNumbers(sph SentPacketHandler, counter *atomic.Uint64) error {
 	return nil
 }
 
-// DrawPacketNumber returns the number of the packet that is about to be written: the one that was peeked, or one from the
-// shared counter. It is drawn as late as here because a number that is drawn has to be used before the keys change (RFC
-// 9001, section 6.4), and because packets with higher numbers may be on their way already.
-func (h *sentPacketHandler) DrawPacketNumber(peeked protocol.PacketNumber) protocol.PacketNumber {
+// AllocatePacketNumber returns the number of the packet that is about to be written: the one that was peeked, or one
+// from the shared counter. It is allocated as late as here because a number that is allocated has to be used before
+// the keys change (RFC 9001, section 6.4), and because packets with higher numbers may be on their way already.
+func (h *sentPacketHandler) AllocatePacketNumber(peeked protocol.PacketNumber) protocol.PacketNumber {
 	n := &h.outside
 	if n.counter == nil {
 		return peeked
@@ -59,18 +59,18 @@ func (h *sentPacketHandler) DrawPacketNumber(peeked protocol.PacketNumber) proto
 	} else {
 		h.pns.packetsUntilSkip--
 	}
-	n.drawn, n.isDrawn = n.next(), true
-	return n.drawn
+	n.allocated, n.isAllocated = n.next(), true
+	return n.allocated
 }
 
-// pop returns the number that was drawn, or else draws one, which nobody sends.
+// pop returns the number that was allocated, or else allocates one, which isn't used.
 func (n *outsideNumbers) pop() (protocol.PacketNumber, bool) {
 	if n.counter == nil {
 		return 0, false
 	}
-	if n.isDrawn {
-		n.isDrawn = false
-		return n.drawn, true
+	if n.isAllocated {
+		n.isAllocated = false
+		return n.allocated, true
 	}
 	return n.next(), true
 }
@@ -89,7 +89,7 @@ type OutsidePacket struct {
 func SentOutside(sph SentPacketHandler, o OutsidePacket) error {
 	h := sph.(*sentPacketHandler)
 	if h.outside.counter == nil || uint64(o.Number) >= h.outside.counter.Load() {
-		return fmt.Errorf("outside packet %d: its number wasn't drawn from the shared counter", o.Number)
+		return fmt.Errorf("outside packet %d: its number wasn't allocated from the shared counter", o.Number)
 	}
 	if i, ok := h.hist.getIndex(o.Number); ok && h.hist.packets[i] != nil {
 		return fmt.Errorf("outside packet %d: another packet has this number", o.Number)
@@ -131,8 +131,8 @@ func SentOutside(sph SentPacketHandler, o OutsidePacket) error {
 	return nil
 }
 
-// insertOutside adds a packet at any place. As ever, packets holds a slot for each number from the first to the highest,
-// and its first slot isn't empty.
+// insertOutside adds a packet at any place. As ever, packets holds a slot for each number from the first to the
+// highest, and its first slot isn't empty.
 func (h *sentPacketHistory) insertOutside(pn protocol.PacketNumber, p *packet) {
 	switch {
 	case pn > h.highestPacketNumber:
@@ -174,7 +174,8 @@ func PathStateOf(sph SentPacketHandler) PathState {
 	if h.hist.Len() < protocol.MaxOutstandingSentPackets {
 		s.Window = max(0, s.CongestionWindow-s.BytesInFlight)
 	}
-	// while ECN is tested, only the library marks: the tracker counts on it that the packets tested have adjacent numbers
+	// while ECN is tested, only the library marks: the tracker counts on it that the packets tested have adjacent
+	// numbers
 	if t, ok := h.ecnTracker.(*ecnTracker); ok && t.state == ecnStateCapable {
 		s.ECN = protocol.ECT0
 	}

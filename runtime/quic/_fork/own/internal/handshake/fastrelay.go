@@ -109,7 +109,8 @@ func (o *Opener) Open(dst, packet []byte, numberAt int) (payload []byte, number 
 	for _, b := range header[numberAt : numberAt+size] {
 		short = short<<8 | protocol.PacketNumber(b)
 	}
-	number = uint64(protocol.DecodePacketNumber(protocol.PacketNumberLen(size), protocol.PacketNumber(o.Largest), short))
+	largest := protocol.PacketNumber(o.Largest)
+	number = uint64(protocol.DecodePacketNumber(protocol.PacketNumberLen(size), largest, short))
 	binary.BigEndian.PutUint64(o.nonce[:], number)
 	payload, err = o.aead.Open(dst, o.nonce[:], packet[numberAt+size:], header[:numberAt+size])
 	if err != nil {
@@ -119,8 +120,8 @@ func (o *Opener) Open(dst, packet []byte, numberAt int) (payload []byte, number 
 	return payload, number, nil
 }
 
-// OnKeys has keys handed over when they are installed and when they roll: on the run loop, and before a packet number is
-// drawn that they protect.
+// OnKeys has keys handed over when they are installed and when they roll: on the run loop, and before a packet number
+// is allocated that they protect.
 func OnKeys(cs CryptoSetup, send func(*Sealer), receive func(*Opener)) {
 	a := cs.(*cryptoSetup).aead
 	a.outside.onSendKeys, a.outside.onReceiveKeys = send, receive
@@ -151,7 +152,8 @@ func (a *updatableAEAD) handOverReceiveKeys(secret []byte) {
 		return
 	}
 	r := &Opener{
-		Phase: uint64(a.keyPhase), Largest: uint64(max(0, a.highestRcvdPN)), aead: nullAEAD{}, header: nullHeaderProtector{},
+		Phase: uint64(a.keyPhase), Largest: uint64(max(0, a.highestRcvdPN)),
+		aead: nullAEAD{}, header: nullHeaderProtector{},
 	}
 	if !o.null {
 		r.aead = createAEAD(a.suite, secret, a.version)
@@ -160,8 +162,8 @@ func (a *updatableAEAD) handOverReceiveKeys(secret []byte) {
 	o.onReceiveKeys(r)
 }
 
-// CountSentOutside counts a packet that was sealed elsewhere, towards the next key update and the limits of the AEAD (RFC
-// 9001, sections 6.5 and 6.6).
+// CountSentOutside counts a packet that was sealed elsewhere, towards the next key update and the limits of the AEAD
+// (RFC 9001, sections 6.5 and 6.6).
 func CountSentOutside(cs CryptoSetup, phase uint64, pn protocol.PacketNumber) {
 	a := cs.(*cryptoSetup).aead
 	if phase != uint64(a.keyPhase) {

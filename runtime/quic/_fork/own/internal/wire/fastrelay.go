@@ -9,8 +9,8 @@ import (
 // Transport parameters of ours, from the range for private use (RFC 9000, section 22.3). A peer that doesn't know them
 // ignores them (section 7.4.2).
 const (
-	nullProtectionParameterID     transportParameterID = 0x3f66724e55 // empty: asks for null protection of 1-RTT packets
-	connectionIDLevelsParameterID transportParameterID = 0x3f66724c76 // a varint: connection IDs begin with their level
+	nullProtectionParameterID     transportParameterID = 0x3f66724e55 // empty: asks for null protection
+	connectionIDLevelsParameterID transportParameterID = 0x3f66724c76 // a varint: how many levels
 )
 
 // FastRelayParameters are transport parameters of ours.
@@ -33,7 +33,7 @@ func (p *FastRelayParameters) append(b []byte) []byte {
 }
 
 func (p *FastRelayParameters) read(id transportParameterID, value []byte) error {
-	switch id { //nolint:exhaustive // the others are upstream's, or nobody's
+	switch id { //nolint:exhaustive // the others are upstream's, or unknown
 	case nullProtectionParameterID:
 		if len(value) != 0 {
 			return fmt.Errorf("wrong length for null_protection: %d (expected empty)", len(value))
