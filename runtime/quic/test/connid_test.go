@@ -1,8 +1,11 @@
 package test
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
@@ -158,5 +161,57 @@ func TestShortLevels(t *testing.T) {
 	_, err := tr.Dial(ctx, newSocket(t).LocalAddr(), secrets(t), nil)
 	if err == nil || !strings.Contains(err.Error(), "connection IDs have 4 bytes, and need 8") {
 		t.Error(err)
+	}
+}
+
+// TestLevelReset has the server forget its connections. Its stateless reset, for a packet on any level, is understood.
+func TestLevelReset(t *testing.T) {
+	var levels atomic.Int64
+	client := &quic.Hooks{ConnectionID: func(c quic.ConnectionIDChange) {
+		if !c.Ours && c.Event == quic.ConnectionIDAdded && c.Level >= 0 {
+			levels.Add(1)
+		}
+	}}
+	for urgency := int8(0); urgency < 8; urgency += 2 {
+		levels.Store(0)
+		key := &quic.StatelessResetKey{1, 2, 3}
+		l := connect(t, options{
+			server: &quic.Hooks{Levels: 4}, client: client, serverConfig: wide(), resetKey: key,
+		})
+		until(t, "four levels", func() bool {
+			out, err := l.client.OpenUniStream()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out.Write(object(out.StreamID(), 10))
+			out.Close()
+			if err := receive(l.ctx, l.server, 1, 10); err != nil {
+				t.Fatal(err)
+			}
+			return levels.Load() == 4
+		})
+		other := &quic.Transport{Conn: newSocket(t), ConnectionIDLength: 8, StatelessResetKey: key}
+		if _, err := other.Listen(secrets(t), nil); err != nil {
+			t.Fatal(err)
+		}
+		l.serverSocket.tap(func([]byte) bool { return false }, nil)
+		l.clientSocket.tap(func(b []byte) bool {
+			if int8(b[1]) == urgency/2 {
+				l.clientSocket.current.Load().WriteTo(b, other.Conn.LocalAddr())
+			}
+			return false
+		}, nil)
+		out, err := l.client.OpenUniStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.SetPriority(urgency, true)
+		out.Write(make([]byte, 500))
+		until(t, "the connection is reset", func() bool { return l.client.Context().Err() != nil })
+		var reset *quic.StatelessResetError
+		if err := context.Cause(l.client.Context()); !errors.As(err, &reset) {
+			t.Errorf("urgency %d: the connection was closed by: %v", urgency, err)
+		}
+		other.Close()
 	}
 }

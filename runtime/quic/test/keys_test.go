@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"slices"
 	"sync"
@@ -250,13 +251,6 @@ func TestReceivedNumbers(t *testing.T) {
 	const number = 100000
 	s := newSender()
 	l := s.start(t, options{client: nullClient})
-	largest := make(chan uint64, 100)
-	l.serverSocket.tap(func(b []byte) bool {
-		if n, _, err := quicvarint.Parse(b[14:]); shortHeader(b) && b[13] == 0x02 && err == nil {
-			largest <- n
-		}
-		return false // the client would object to an ACK for what it didn't send
-	}, nil)
 	var cid quic.ConnectionID
 	var acked int64
 	s.locked(func() {
@@ -267,13 +261,20 @@ func TestReceivedNumbers(t *testing.T) {
 			}
 		}
 	})
+	packet := append([]byte{0x41}, cid.Bytes()...)
+	packet = binary.BigEndian.AppendUint16(packet, (number+1)&0xffff)
+	packet = append(packet, 0x01, 0, 0, 0) // PING
+	packet = append(packet, make([]byte, 16)...)
+	largest := make(chan uint64, 100)
+	l.serverSocket.tap(func(b []byte) bool {
+		if n, _, err := quicvarint.Parse(b[14:]); shortHeader(b) && b[13] == 0x02 && err == nil {
+			largest <- n
+		}
+		return false // the client would object to an ACK for what it didn't send
+	}, func(b []byte) bool { return bytes.Equal(b, packet) })
 	l.server.Outside().ReceiveACKs([]quic.ACK{{Number: number, Frame: ackFrame(uint64(acked)), Time: time.Now()}})
-	b := append([]byte{0x41}, cid.Bytes()...)
-	b = binary.BigEndian.AppendUint16(b, (number+1)&0xffff)
-	b = append(b, 0x01, 0, 0, 0) // PING
-	b = append(b, make([]byte, 16)...)
 	until(t, "an ACK for the packet", func() bool {
-		l.clientSocket.current.Load().WriteTo(b, l.serverSocket.LocalAddr())
+		l.clientSocket.current.Load().WriteTo(packet, l.serverSocket.LocalAddr())
 		select {
 		case n := <-largest:
 			return n == number+1

@@ -129,6 +129,7 @@ type options struct {
 	server, client             *quic.Hooks
 	serverConfig, clientConfig *quic.Config
 	plain                      bool // UDP sockets without taps, so that the library can use what the kernel has
+	resetKey                   *quic.StatelessResetKey
 }
 
 // connect makes a link, whose handshake is complete at both ends.
@@ -145,6 +146,7 @@ func connect(t testing.TB, o options) *link {
 		return tr
 	}
 	st, ct := transport(l.serverSocket), transport(l.clientSocket)
+	st.StatelessResetKey = o.resetKey
 	if o.server != nil {
 		st.ConnContext = func(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
 			return quic.WithHooks(ctx, o.server), nil

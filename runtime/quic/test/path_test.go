@@ -114,7 +114,10 @@ func TestMigration(t *testing.T) {
 	if err := path.Switch(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the client has moved", func() bool { return moved.Load() == other.LocalAddr().String() })
+	until(t, "the client has moved", func() bool {
+		l.client.Outside().Notify()
+		return moved.Load() == other.LocalAddr().String()
+	})
 	l.alive(t)
 }
 

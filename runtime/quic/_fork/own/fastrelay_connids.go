@@ -104,9 +104,6 @@ func (p *packetPacker) connID(id protocol.ConnectionID, pl *payload) protocol.Co
 // watchConnectionIDs follows connection IDs by the frames that announce and retire them.
 func (o *Outside) watchConnectionIDs() {
 	c := o.conn
-	if o.hooks.ConnectionID == nil {
-		return
-	}
 	c.connIDManager.onActive = o.peerIDActive
 	toPeer := c.connIDManager.queueControlFrame
 	c.connIDManager.queueControlFrame = func(f wire.Frame) {
@@ -178,6 +175,19 @@ func (o *Outside) peerIDRetired(seq uint64) {
 	if id, ok := o.peers[seq]; ok {
 		delete(o.peers, seq)
 		o.connectionID(ConnectionIDRetired, false, seq, id, o.levels)
+	}
+	if token, ok := o.tokens[seq]; ok {
+		delete(o.tokens, seq)
+		o.conn.connIDManager.removeStatelessResetToken(token)
+	}
+}
+
+// watchForReset is called when a connection ID was announced. Levels are used before they become the active connection
+// ID, so a stateless reset may carry their tokens (RFC 9000, section 10.3.1).
+func (o *Outside) watchForReset(seq uint64, token protocol.StatelessResetToken) {
+	if _, isKept := o.peers[seq]; isKept && o.levels > 0 {
+		o.tokens[seq] = token
+		o.conn.connIDManager.addStatelessResetToken(token)
 	}
 }
 

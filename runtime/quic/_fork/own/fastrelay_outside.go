@@ -35,7 +35,8 @@ type Outside struct {
 	levels   int // of the peer's connection IDs
 	ours     map[uint64]protocol.ConnectionID
 	peers    map[uint64]protocol.ConnectionID
-	streams  map[StreamID]*SendStream // leased ones that the library sends on
+	tokens   map[uint64]protocol.StatelessResetToken // of the peer's connection IDs, if they have levels
+	streams  map[StreamID]*SendStream                // leased ones that the library sends on
 	incoming map[StreamID]*incoming
 }
 
@@ -48,6 +49,7 @@ func (c *Conn) ask(ctx context.Context, params *wire.TransportParameters) {
 	c.outside = &Outside{
 		conn: c, hooks: hooks, path: PathState{LargestAcked: -1},
 		ours: map[uint64]protocol.ConnectionID{}, peers: map[uint64]protocol.ConnectionID{},
+		tokens:  map[uint64]protocol.StatelessResetToken{},
 		streams: map[StreamID]*SendStream{}, incoming: map[StreamID]*incoming{},
 	}
 	params.FastRelay.NullProtection = hooks.NullProtection
@@ -207,13 +209,18 @@ func (o *Outside) moved() {
 
 // closing is called before CONNECTION_CLOSE is sent.
 func (o *Outside) closing(e *closeError) {
-	if o == nil || o.hooks.Closing == nil {
+	if o == nil {
 		return
+	}
+	for _, token := range o.tokens {
+		o.conn.connIDManager.removeStatelessResetToken(token)
 	}
 	if e.err == nil {
 		e = &closeError{err: &qerr.ApplicationError{}}
 	}
-	o.hooks.Closing(e.err)
+	if o.hooks.Closing != nil {
+		o.hooks.Closing(e.err)
+	}
 }
 
 // handled is called when the library has handled a frame.
@@ -242,6 +249,7 @@ func (o *Outside) handled(frame wire.Frame, err error) error {
 		}
 	case *wire.NewConnectionIDFrame:
 		o.peerIDAdded(f.SequenceNumber, f.ConnectionID)
+		o.watchForReset(f.SequenceNumber, f.StatelessResetToken)
 	case *wire.RetireConnectionIDFrame:
 		o.ourIDRetired(f.SequenceNumber)
 	}
