@@ -16,7 +16,7 @@ PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/ab
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools quic test-quic quic-upstream clean
+.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,8 +90,11 @@ quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does 
 	@cd runtime/quic && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream
 	@cd runtime/quic && $(GO) test -count=1 -run '^TestSameAsUpstream$$' .
 
+quic-hooks: quic ## each hook of the fork left out once: its test has to fail
+	@cd runtime/quic && $(GO) run ./cmd/hookcheck
+
 release: ## static binaries for Linux, macOS and Windows in dist/, with checksums; VERSION=v0.1.0 says the version
 	@$(GO) run ./tools/release -version '$(VERSION)' -o dist
 
 clean: ## what was built here
-	@rm -rf bin dist .cache fastrelay-failure-*
+	@rm -rf bin dist .cache fastrelay-failure-* runtime/quic/quic-go
