@@ -17,16 +17,16 @@
 //	first, n := conn.Outside().LeaseUniStreams(100)
 //	bytes := conn.Outside().LeaseData(1 << 20)
 //
-//	what                                  hooks                                   methods of Outside
-//	packet numbers                        LongNumbers                             ShareNumbers
-//	packets that were sent, their fate    Drain, Acked, Lost                      Notify
-//	what the library sends instead                                                Send, Reset
-//	streams and bytes that may be sent    Limits, StreamLimit, StopSending        LeaseUniStreams, LeaseData, ReturnData
-//	the path                              Path, Moved, Closing
-//	connection IDs                        Levels, ConnectionID
-//	protection                            NullProtection, SendKeys, ReceiveKeys   NullProtection
-//	packets that arrive                   StreamFrame, StreamReset, Datagram      ReceiveACKs
-//	what the peer sends                   SparseMaxStreams
+//	what                                hooks                                   methods of Outside
+//	packet numbers                      LongNumbers                             ShareNumbers
+//	packets that were sent, their fate  Drain, Acked, Lost                      Notify
+//	what the library sends instead                                              Send, Reset
+//	streams and bytes that may be sent  Limits, StreamLimit, StopSending        LeaseUniStreams, LeaseData, ReturnData
+//	the path                            Path, Moved, Closing
+//	connection IDs                      Levels, ConnectionID
+//	protection                          NullProtection, SendKeys, ReceiveKeys   NullProtection
+//	packets that arrive                 StreamFrame, StreamReset, Datagram      ReceiveACKs
+//	what the peer sends                 SparseMaxStreams
 //
 // Four rules hold for everyone who sends outside:
 //
