@@ -429,11 +429,9 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 43, named_id_size);
 	__u64 odd_sum = ld16(tag->id);
-	if (((named_id_end - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	if ((((named_id_end + 2) - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((named_id_end + 2) - 34) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 43, named_id_size);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
@@ -602,11 +600,9 @@ static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 63, named_id_size);
 	__u64 odd_sum = ld16(tag->id);
-	if (((named_id_end - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld8(tag->id + 2);
-	if ((((named_id_end + 2) - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((named_id_end + 2) - 54) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 63, named_id_size);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);

@@ -92,17 +92,13 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum */
 	__u64 odd_sum = ld8(&named->kind);
-	if (((named_id_end - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	if ((((named_id_end + 1) - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((named_id_end + 1) - 34) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
-	if (((named_id_end - 34) & 1) != 0)
-		odd_sum_3 <<= 8;
+	odd_sum_3 <<= 8 * (((named_id_end - 34) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	if ((((named_id_end + 1) - 34) & 1) != 0)
-		odd_sum_4 <<= 8;
+	odd_sum_4 <<= 8 * ((((named_id_end + 1) - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -232,17 +228,13 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum */
 	__u64 odd_sum = ld8(&named->kind);
-	if (((named_id_end - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = ld16(&named->number);
-	if ((((named_id_end + 1) - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((named_id_end + 1) - 54) & 1) != 0);
 	__u64 odd_sum_3 = named_kind;
-	if (((named_id_end - 54) & 1) != 0)
-		odd_sum_3 <<= 8;
+	odd_sum_3 <<= 8 * (((named_id_end - 54) & 1) != 0);
 	__u64 odd_sum_4 = named_number;
-	if ((((named_id_end + 1) - 54) & 1) != 0)
-		odd_sum_4 <<= 8;
+	odd_sum_4 <<= 8 * ((((named_id_end + 1) - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);

@@ -491,17 +491,13 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	/* udp.checksum */
 	__u64 odd_sum = flow_id;
-	if (((tun_options_end - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	if ((((tun_options_end + 2) - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	if ((((tun_options_end + 3) - 34) & 1) != 0)
-		odd_sum_3 <<= 8;
+	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 34) & 1) != 0);
 	__u64 odd_sum_4 = flow_rest;
-	if ((((tun_options_end + 5) - 34) & 1) != 0)
-		odd_sum_4 <<= 8;
+	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
@@ -603,17 +599,13 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 
 	/* udp.checksum */
 	__u64 odd_sum = flow_id;
-	if (((tun_options_end - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	if ((((tun_options_end + 2) - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	if ((((tun_options_end + 3) - 34) & 1) != 0)
-		odd_sum_3 <<= 8;
+	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 34) & 1) != 0);
 	__u64 odd_sum_4 = flow_rest;
-	if ((((tun_options_end + 5) - 34) & 1) != 0)
-		odd_sum_4 <<= 8;
+	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
@@ -836,17 +828,13 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 
 	/* udp.checksum */
 	__u64 odd_sum = flow_id;
-	if (((tun_options_end - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	if ((((tun_options_end + 2) - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	if ((((tun_options_end + 3) - 54) & 1) != 0)
-		odd_sum_3 <<= 8;
+	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 54) & 1) != 0);
 	__u64 odd_sum_4 = flow_rest;
-	if ((((tun_options_end + 5) - 54) & 1) != 0)
-		odd_sum_4 <<= 8;
+	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 54) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -939,17 +927,13 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 
 	/* udp.checksum */
 	__u64 odd_sum = flow_id;
-	if (((tun_options_end - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
-	if ((((tun_options_end + 2) - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
-	if ((((tun_options_end + 3) - 54) & 1) != 0)
-		odd_sum_3 <<= 8;
+	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 54) & 1) != 0);
 	__u64 odd_sum_4 = flow_rest;
-	if ((((tun_options_end + 5) - 54) & 1) != 0)
-		odd_sum_4 <<= 8;
+	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 54) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
@@ -1210,8 +1194,7 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 region_sum = fr_sum64(skb, 43, tun_options_size);
 	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
 	__u64 odd_sum = region_sum_2;
-	if (((tun_options_end - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 region_sum_3 = fr_sum64(skb, 43, tun_options_size);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
@@ -1385,8 +1368,7 @@ static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
 	__u64 region_sum = fr_sum64(skb, 63, tun_options_size);
 	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
 	__u64 odd_sum = region_sum_2;
-	if (((tun_options_end - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 region_sum_3 = fr_sum64(skb, 63, tun_options_size);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);

@@ -508,7 +508,6 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
 	struct val_senders *s;
-	__u64 partial_2;
 	if (be8(&tag->kind) == 2) { /* rule */
 		{
 			struct key_senders key __attribute__((aligned(8))) = {};
@@ -524,7 +523,7 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 		if (fr_has(s)) { /* rule */
 			if (1ULL != fr_is_v4(s->to.addr) || !fr_is_v4(s->to.addr))
 				return fr_up(skb, reason_spread_address_family_2);
-			partial_2 = fr_partial(skb);
+			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))

@@ -444,7 +444,6 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 
 	/* {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst",... */
 	struct val_second *c;
-	__u64 partial;
 	if (be8(&msg->kind) == 7) { /* rule */
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
@@ -460,7 +459,7 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(c)) { /* rule */
 			if (1ULL != fr_is_v4(c->to.addr) || !fr_is_v4(c->to.addr))
 				return fr_up(skb, reason_relay_address_family);
-			partial = fr_partial(skb);
+			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
@@ -536,7 +535,6 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 			a = NULL;
 	}
 	struct val_also *b;
-	__u64 partial;
 	if (fr_has(a)) { /* rule */
 		{
 			struct key_also key __attribute__((aligned(8))) = {};
@@ -553,7 +551,7 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 			if (b->allowed && be8(&msg->kind) <= a->limit) { /* rule */
 				if (1ULL != fr_is_v4(a->to.addr) || !fr_is_v4(a->to.addr))
 					return fr_up(skb, reason_relay_address_family);
-				partial = fr_partial(skb);
+				__u64 partial = fr_partial(skb);
 				if (!(partial == 0 || partial == 0x220028 ||
 				      (partial >> 16) >= 45) ||
 				      !(skb->len <= ipv4_end ||

@@ -113,41 +113,37 @@ enum {
 	reason_change_udp_checksum, reason_change_not_ip,
 };
 
-static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						      __u64 stream_id_size, __u64 stream_id_2,
-						      __u64 stream_id_end, void *at_stream_id_end,
-						      __u64 stream_offset_size, __u64 stream_offset,
-						      __u64 partial, struct val_moves *m)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
+					    __u64 stream_id_2, __u64 stream_id_end,
+					    void *at_stream_id_end, __u64 stream_offset_size,
+					    __u64 stream_offset, __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
 		stream_offset_size));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
-	if (((stream_id_end - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((stream_id_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = fr_add64(stream_offset_2);
-	if (((stream_id_end - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * (((stream_id_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
 			  (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
 			  stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -175,30 +171,29 @@ static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
-							__u64 stream_id_size, __u64 stream_id_2,
-							__u64 partial, struct val_moves *m)
+static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
+					      __u64 stream_id_size, __u64 stream_id_2,
+					      __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
 			  fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
 			  fr_odd64(stream_id));
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -222,10 +217,10 @@ static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, v
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end,
-						 __u64 stream_id_size, __u64 stream_id,
-						 __u64 stream_id_end)
+static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 stream_id_size, __u64 stream_id,
+					    __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -277,14 +272,10 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
 	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
-		if (m->other >
-		    ((((1ULL << (stream_id_size * 4)) << (stream_id_size * 4)) - 1) >> 2))
+		if (m->other > fr_varint_room(stream_id_size))
 			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present)
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		if ((stream_offset +
-		     (__u64)m->by) >
-		     ((((1ULL << (stream_offset_size * 4)) << (stream_offset_size * 4)) - 1) >> 2))
+		if (!stream_offset_present ||
+		    (stream_offset + (__u64)m->by) > fr_varint_room(stream_offset_size))
 			return fr_up(skb, reason_change_unfit_stream_offset);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_offset_end))
@@ -293,24 +284,24 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_change_truncated);
 		if (at_stream_id_end + 1 > data_end)
 			return fr_up(skb, reason_change_truncated);
-		return prog_change_ipv4_rest_send(skb, data, stream_id_size, stream_id,
-						  stream_id_end, at_stream_id_end,
-						  stream_offset_size, stream_offset, partial, m);
+		return change_ipv4_send(skb, data, stream_id_size, stream_id, stream_id_end,
+					at_stream_id_end, stream_offset_size, stream_offset,
+					partial, m);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-	if (m->other > ((((1ULL << (stream_id_size * 4)) << (stream_id_size * 4)) - 1) >> 2))
+	if (m->other > fr_varint_room(stream_id_size))
 		return fr_up(skb, reason_change_unfit_stream_id);
 	__u64 partial_2 = fr_partial(skb);
 	if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= stream_offset_end))
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 44 > data_end)
 		return fr_up(skb, reason_change_truncated);
-	return prog_change_ipv4_rest_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
 }
 
-static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -324,9 +315,8 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_change_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_change_ipv4_total_length);
@@ -374,20 +364,20 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
 
-	return prog_change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				     stream_id_end);
+	return change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
+				stream_id_end);
 }
 
-static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, void *data,
-						      __u64 stream_id_size, __u64 stream_id_2,
-						      __u64 stream_id_end, void *at_stream_id_end,
-						      __u64 stream_offset_size, __u64 stream_offset,
-						      __u64 partial, struct val_moves *m)
+static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
+					    __u64 stream_id_2, __u64 stream_id_end,
+					    void *at_stream_id_end, __u64 stream_offset_size,
+					    __u64 stream_offset, __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
 		stream_offset_size));
@@ -395,11 +385,9 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 	/* udp.checksum */
 	__u64 odd_sum =
 		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
-	if (((stream_id_end - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * (((stream_id_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = fr_add64(stream_offset_2);
-	if (((stream_id_end - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * (((stream_id_end - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -407,7 +395,6 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
@@ -439,14 +426,15 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
-							__u64 stream_id_size, __u64 stream_id_2,
-							__u64 partial, struct val_moves *m)
+static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
+					      __u64 stream_id_size, __u64 stream_id_2,
+					      __u64 partial, struct val_moves *m)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
@@ -457,7 +445,6 @@ static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, v
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
@@ -485,10 +472,10 @@ static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, v
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end,
-						 __u64 stream_id_size, __u64 stream_id,
-						 __u64 stream_id_end)
+static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 stream_id_size, __u64 stream_id,
+					    __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -541,14 +528,10 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
 	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
-		if (m->other >
-		    ((((1ULL << (stream_id_size * 4)) << (stream_id_size * 4)) - 1) >> 2))
+		if (m->other > fr_varint_room(stream_id_size))
 			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present)
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		if ((stream_offset +
-		     (__u64)m->by) >
-		     ((((1ULL << (stream_offset_size * 4)) << (stream_offset_size * 4)) - 1) >> 2))
+		if (!stream_offset_present ||
+		    (stream_offset + (__u64)m->by) > fr_varint_room(stream_offset_size))
 			return fr_up(skb, reason_change_unfit_stream_offset);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_change_udp_checksum);
@@ -559,13 +542,13 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_change_truncated);
 		if (at_stream_id_end + 1 > data_end)
 			return fr_up(skb, reason_change_truncated);
-		return prog_change_ipv6_rest_send(skb, data, stream_id_size, stream_id,
-						  stream_id_end, at_stream_id_end,
-						  stream_offset_size, stream_offset, partial, m);
+		return change_ipv6_send(skb, data, stream_id_size, stream_id, stream_id_end,
+					at_stream_id_end, stream_offset_size, stream_offset,
+					partial, m);
 	}
 
 	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-	if (m->other > ((((1ULL << (stream_id_size * 4)) << (stream_id_size * 4)) - 1) >> 2))
+	if (m->other > fr_varint_room(stream_id_size))
 		return fr_up(skb, reason_change_unfit_stream_id);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_change_udp_checksum);
@@ -574,11 +557,11 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 64 > data_end)
 		return fr_up(skb, reason_change_truncated);
-	return prog_change_ipv6_rest_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+	return change_ipv6_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
 }
 
-static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -588,9 +571,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_change_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_change_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_change_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -633,8 +614,8 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
 
-	return prog_change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				     stream_id_end);
+	return change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
+				stream_id_end);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -668,8 +649,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_change_ipv4(skb, data, data_end, lease);
+		return change_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_change_ipv6(skb, data, data_end, lease);
+		return change_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_change_not_ip);
 }

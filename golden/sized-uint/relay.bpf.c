@@ -150,7 +150,7 @@ enum {
 	reason_change_not_ip,
 };
 
-static __always_inline int prog_change_ipv4_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int change_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -158,37 +158,31 @@ static __always_inline int prog_change_ipv4_rest_rest_send(struct __sk_buff *skb
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest_rest_send_2(struct __sk_buff *skb, void *data,
-	__u64 short_pn_end, __u64 short_wide_size, __u64 short_wide, __u64 partial)
+static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 short_pn_end,
+					      __u64 short_wide_size, __u64 short_wide,
+					      __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__u64 short_wide_2 = short_wide + 1;
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64((short_wide << (32ULL - (short_wide_size * 4))) << (32ULL -
-		(short_wide_size * 4))));
-	if (((short_pn_end - 34) & 1) != 0)
-		odd_sum <<= 8;
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(((short_wide + 1) << (32ULL - (short_wide_size * 4))) <<
-					 (32ULL - (short_wide_size * 4))));
-	if (((short_pn_end - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide, short_wide_size)));
+	odd_sum <<= 8 * (((short_pn_end - 34) & 1) != 0);
+	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide + 1, short_wide_size)));
+	odd_sum_2 <<= 8 * (((short_pn_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, odd_sum, odd_sum_2);
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -213,42 +207,37 @@ static __always_inline int prog_change_ipv4_rest_rest_send_2(struct __sk_buff *s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest_rest_send_3(struct __sk_buff *skb, void *data,
-	__u64 short_pn_size, __u64 short_pn_2, __u64 partial, struct val_numbers *n)
+static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
+					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
+					      struct val_numbers *n)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 
 	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
 	__u64 next = fr_alloc(n->next, 1);
 	__u64 number = next;
 
 	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-	__u64 short_pn = number & (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1);
+	__u64 short_pn = number & fr_room(short_pn_size);
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64((short_pn_2 << (32ULL - (short_pn_size * 4))) <<
-						   (32ULL - (short_pn_size * 4)))),
-						   fr_odd64(bpf_cpu_to_be64(((number &
-						   (((1ULL << (short_pn_size * 4)) <<
-						     (short_pn_size * 4)) -
-						     1)) << (32ULL -
-						     (short_pn_size * 4))) << (32ULL -
-						     (short_pn_size * 4)))));
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
+			  short_pn_size))));
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -284,32 +273,29 @@ static __always_inline int prog_change_ipv4_rest_rest_send_3(struct __sk_buff *s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest_rest_send_4(struct __sk_buff *skb, void *data,
-	__u64 short_pn_size, __u64 short_pn_2, __u64 partial, struct val_numbers *n)
+static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
+					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
+					      struct val_numbers *n)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 40;
 	__u64 short_pn = n->other;
 
 	/* udp.checksum */
-	__be16 udp_old_checksum = ld16(&udp->checksum);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 40;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, udp_old_checksum,
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64((short_pn_2 << (32ULL - (short_pn_size * 4))) <<
-						   (32ULL - (short_pn_size * 4)))),
-						   fr_odd64(bpf_cpu_to_be64(((__u64)n->other <<
-						   (32ULL - (short_pn_size * 4))) << (32ULL -
-						   (short_pn_size * 4)))));
-	if (!udp_old_checksum) /* no checksum came, none leaves */
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
+	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -334,12 +320,11 @@ static __always_inline int prog_change_ipv4_rest_rest_send_4(struct __sk_buff *s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv4_rest_rest(struct __sk_buff *skb, void *data,
-						      const struct fr_lease *lease,
-						      __u64 short_pn_size, __u64 short_pn_end,
-						      __u64 short_pn, __u64 short_wide_present,
-						      __u64 short_wide_size, __u64 short_wide,
-						      __u64 short_small_end)
+static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 short_pn_size,
+					      __u64 short_pn_end, __u64 short_pn,
+					      __u64 short_wide_present, __u64 short_wide_size,
+					      __u64 short_wide, __u64 short_small_end)
 {
 	struct hdr_short *v_short = data + 42;
 
@@ -355,17 +340,15 @@ static __always_inline int prog_change_ipv4_rest_rest(struct __sk_buff *skb, voi
 			struct val_seen val __attribute__((aligned(8))) = {};
 
 			key.pn = short_pn;
-			val.wide = short_wide &
-				(((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1);
+			val.wide = short_wide & fr_room(short_pn_size);
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 				return fr_up(skb, reason_change_full_seen);
 		}
-		return prog_change_ipv4_rest_rest_send(skb);
+		return change_ipv4_send(skb);
 	}
 
 	/* when: "short.form & 16 != 0" */
 	struct val_numbers *n;
-	__u64 partial;
 	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) { /* rule */
 		/* lookup: n: numbers: ["short.pn"] */
 		{
@@ -381,23 +364,19 @@ static __always_inline int prog_change_ipv4_rest_rest(struct __sk_buff *skb, voi
 		}
 		if (fr_has(n)) { /* rule */
 			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!short_wide_present)
+			if (!short_wide_present || (short_wide + 1) > fr_room(short_wide_size))
 				return fr_up(skb, reason_change_unfit_short_wide);
-			if ((short_wide +
-			     1) > (((1ULL << (short_wide_size * 4)) << (short_wide_size * 4)) - 1))
-				return fr_up(skb, reason_change_unfit_short_wide);
-			partial = fr_partial(skb);
+			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == 0x220028 ||
 			      (partial >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
-			return prog_change_ipv4_rest_rest_send_2(skb, data, short_pn_end,
-				short_wide_size, short_wide, partial);
+			return change_ipv4_send_2(skb, data, short_pn_end, short_wide_size,
+						  short_wide, partial);
 		}
 	}
 
 	/* when: "len(short.pn) == 4" */
 	struct val_numbers *n_2;
-	__u64 partial_2;
 	if (short_pn_size == 4) { /* rule */
 		/* lookup: n: numbers: ["short.pn"] */
 		{
@@ -413,12 +392,12 @@ static __always_inline int prog_change_ipv4_rest_rest(struct __sk_buff *skb, voi
 		}
 		if (fr_has(n_2)) { /* rule */
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			partial_2 = fr_partial(skb);
+			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == 0x220028 ||
 			      (partial_2 >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
-			return prog_change_ipv4_rest_rest_send_3(skb, data, short_pn_size, short_pn,
-				partial_2, n_2);
+			return change_ipv4_send_3(skb, data, short_pn_size, short_pn, partial_2,
+						  n_2);
 		}
 	}
 
@@ -437,18 +416,17 @@ static __always_inline int prog_change_ipv4_rest_rest(struct __sk_buff *skb, voi
 	}
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
-	if (n_3->other > (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1))
+	if (n_3->other > fr_room(short_pn_size))
 		return fr_up(skb, reason_change_unfit_short_pn);
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 || partial_3 == 0x220028 || (partial_3 >> 16) >= short_small_end))
 		return fr_up(skb, reason_change_partial_checksum);
-	return prog_change_ipv4_rest_rest_send_4(skb, data, short_pn_size, short_pn, partial_3,
-						 n_3);
+	return change_ipv4_send_4(skb, data, short_pn_size, short_pn, partial_3, n_3);
 }
 
-static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end,
-						 __u64 short_pn_size, __u64 short_pn_end)
+static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, __u64 short_pn_end)
 {
 	void *at_short_pn_end;
 	void *at_short_wide_end;
@@ -519,13 +497,12 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 	if (be16(&udp->dst_port) != 0x1151)
 		return fr_up(skb, reason_change_no_match);
 
-	return prog_change_ipv4_rest_rest(skb, data, lease, short_pn_size, short_pn_end, short_pn,
-					  short_wide_present, short_wide_size, short_wide,
-					  short_small_end);
+	return change_ipv4_rest_2(skb, data, lease, short_pn_size, short_pn_end, short_pn,
+				  short_wide_present, short_wide_size, short_wide, short_small_end);
 }
 
-static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -539,9 +516,8 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_change_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_change_ipv4_total_length);
@@ -584,11 +560,10 @@ static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 47ULL + short_pn_size);
 
-	return prog_change_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-				     short_pn_end);
+	return change_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end);
 }
 
-static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb)
+static __always_inline int change_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -596,28 +571,22 @@ static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest_rest_send(struct __sk_buff *skb, void *data,
-							   __u64 short_pn_end,
-							   __u64 short_wide_size, __u64 short_wide,
-							   __u64 partial)
+static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 short_pn_end,
+					      __u64 short_wide_size, __u64 short_wide,
+					      __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__u64 short_wide_2 = short_wide + 1;
 
 	/* udp.checksum */
-	__u64 odd_sum =
-		fr_add64(bpf_cpu_to_be64((short_wide << (32ULL - (short_wide_size * 4))) << (32ULL -
-		(short_wide_size * 4))));
-	if (((short_pn_end - 54) & 1) != 0)
-		odd_sum <<= 8;
-	__u64 odd_sum_2 =
-		fr_add64(bpf_cpu_to_be64(((short_wide + 1) << (32ULL - (short_wide_size * 4))) <<
-					 (32ULL - (short_wide_size * 4))));
-	if (((short_pn_end - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide, short_wide_size)));
+	odd_sum <<= 8 * (((short_pn_end - 54) & 1) != 0);
+	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_uint_word(short_wide + 1, short_wide_size)));
+	odd_sum_2 <<= 8 * (((short_pn_end - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -625,7 +594,6 @@ static __always_inline int prog_change_ipv6_rest_rest_send(struct __sk_buff *skb
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, odd_sum, odd_sum_2);
@@ -652,21 +620,23 @@ static __always_inline int prog_change_ipv6_rest_rest_send(struct __sk_buff *skb
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest_rest_send_2(struct __sk_buff *skb, void *data,
-	__u64 short_pn_size, __u64 short_pn_2, __u64 partial, struct val_numbers *n)
+static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, void *data,
+					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
+					      struct val_numbers *n)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 
 	/* do: [{let: number: "alloc(n.next)"}, {set: "short.pn": "low(number, short.pn)"}, */
 	__u64 next = fr_alloc(n->next, 1);
 	__u64 number = next;
 
 	/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-	__u64 short_pn = number & (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1);
+	__u64 short_pn = number & fr_room(short_pn_size);
 
 	/* udp.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);
@@ -676,18 +646,12 @@ static __always_inline int prog_change_ipv6_rest_rest_send_2(struct __sk_buff *s
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64((short_pn_2 << (32ULL - (short_pn_size * 4))) <<
-						   (32ULL - (short_pn_size * 4)))),
-						   fr_odd64(bpf_cpu_to_be64(((number &
-						   (((1ULL << (short_pn_size * 4)) <<
-						     (short_pn_size * 4)) -
-						     1)) << (32ULL -
-						     (short_pn_size * 4))) << (32ULL -
-						     (short_pn_size * 4)))));
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
+			  short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -722,13 +686,15 @@ static __always_inline int prog_change_ipv6_rest_rest_send_2(struct __sk_buff *s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest_rest_send_3(struct __sk_buff *skb, void *data,
-	__u64 short_pn_size, __u64 short_pn_2, __u64 partial, struct val_numbers *n)
+static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
+					      __u64 short_pn_size, __u64 short_pn_2, __u64 partial,
+					      struct val_numbers *n)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	__u32 len = skb->len;
+	const __u32 udp_checksum_at = 60;
 	__u64 short_pn = n->other;
 
 	/* udp.checksum */
@@ -739,15 +705,11 @@ static __always_inline int prog_change_ipv6_rest_rest_send_3(struct __sk_buff *s
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	const __u32 udp_checksum_at = 60;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64((short_pn_2 << (32ULL - (short_pn_size * 4))) <<
-						   (32ULL - (short_pn_size * 4)))),
-						   fr_odd64(bpf_cpu_to_be64(((__u64)n->other <<
-						   (32ULL - (short_pn_size * 4))) << (32ULL -
-						   (short_pn_size * 4)))));
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -771,19 +733,17 @@ static __always_inline int prog_change_ipv6_rest_rest_send_3(struct __sk_buff *s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_ipv6_rest_rest(struct __sk_buff *skb, void *data,
-						      const struct fr_lease *lease,
-						      __u64 short_pn_size, __u64 short_pn_end,
-						      __u64 short_pn, __u64 short_wide_present,
-						      __u64 short_wide_size, __u64 short_wide,
-						      __u64 short_small_end)
+static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 short_pn_size,
+					      __u64 short_pn_end, __u64 short_pn,
+					      __u64 short_wide_present, __u64 short_wide_size,
+					      __u64 short_wide, __u64 short_small_end)
 {
 	struct hdr_short *v_short = data + 62;
 	struct hdr_udp *udp = data + 54;
 
 	/* when: "short.form & 16 != 0" */
 	struct val_numbers *n;
-	__u64 partial;
 	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) { /* rule */
 		/* lookup: n: numbers: ["short.pn"] */
 		{
@@ -799,25 +759,21 @@ static __always_inline int prog_change_ipv6_rest_rest(struct __sk_buff *skb, voi
 		}
 		if (fr_has(n)) { /* rule */
 			/* do: [{set: "short.wide": "short.wide + 1"}, "pass"] */
-			if (!short_wide_present)
-				return fr_up(skb, reason_change_unfit_short_wide);
-			if ((short_wide +
-			     1) > (((1ULL << (short_wide_size * 4)) << (short_wide_size * 4)) - 1))
+			if (!short_wide_present || (short_wide + 1) > fr_room(short_wide_size))
 				return fr_up(skb, reason_change_unfit_short_wide);
 			if (be16(&udp->checksum) == 0)
 				return fr_up(skb, reason_change_udp_checksum);
-			partial = fr_partial(skb);
+			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == 0x36003c ||
 			      (partial >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
-			return prog_change_ipv6_rest_rest_send(skb, data, short_pn_end,
-				short_wide_size, short_wide, partial);
+			return change_ipv6_send_2(skb, data, short_pn_end, short_wide_size,
+						  short_wide, partial);
 		}
 	}
 
 	/* when: "len(short.pn) == 4" */
 	struct val_numbers *n_2;
-	__u64 partial_2;
 	if (short_pn_size == 4) { /* rule */
 		/* lookup: n: numbers: ["short.pn"] */
 		{
@@ -836,12 +792,12 @@ static __always_inline int prog_change_ipv6_rest_rest(struct __sk_buff *skb, voi
 				return fr_up(skb, reason_change_udp_checksum);
 
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
-			partial_2 = fr_partial(skb);
+			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == 0x36003c ||
 			      (partial_2 >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
-			return prog_change_ipv6_rest_rest_send_2(skb, data, short_pn_size, short_pn,
-				partial_2, n_2);
+			return change_ipv6_send_3(skb, data, short_pn_size, short_pn, partial_2,
+						  n_2);
 		}
 	}
 
@@ -860,22 +816,20 @@ static __always_inline int prog_change_ipv6_rest_rest(struct __sk_buff *skb, voi
 	}
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
-	if (n_3->other > (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1))
+	if (n_3->other > fr_room(short_pn_size))
 		return fr_up(skb, reason_change_unfit_short_pn);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_change_udp_checksum);
 	__u64 partial_3 = fr_partial(skb);
 	if (!(partial_3 == 0 || partial_3 == 0x36003c || (partial_3 >> 16) >= short_small_end))
 		return fr_up(skb, reason_change_partial_checksum);
-	return prog_change_ipv6_rest_rest_send_3(skb, data, short_pn_size, short_pn, partial_3,
-						 n_3);
+	return change_ipv6_send_4(skb, data, short_pn_size, short_pn, partial_3, n_3);
 }
 
-static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						 const struct fr_lease *lease, __u64 udp_end,
-						 __u64 short_pn_size, __u64 short_pn_end,
-						 __u64 short_pn, __u64 short_wide_present,
-						 __u64 short_wide_size)
+static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+					    __u64 short_wide_present, __u64 short_wide_size)
 {
 	void *at_short_wide_end;
 	void *at_short_small_end;
@@ -937,21 +891,19 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 			struct val_seen val __attribute__((aligned(8))) = {};
 
 			key.pn = short_pn;
-			val.wide = short_wide &
-				(((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1);
+			val.wide = short_wide & fr_room(short_pn_size);
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 				return fr_up(skb, reason_change_full_seen);
 		}
-		return prog_change_ipv6_rest_send(skb);
+		return change_ipv6_send(skb);
 	}
 
-	return prog_change_ipv6_rest_rest(skb, data, lease, short_pn_size, short_pn_end, short_pn,
-					  short_wide_present, short_wide_size, short_wide,
-					  short_small_end);
+	return change_ipv6_rest_2(skb, data, lease, short_pn_size, short_pn_end, short_pn,
+				  short_wide_present, short_wide_size, short_wide, short_small_end);
 }
 
-static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -962,9 +914,7 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_change_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_change_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_change_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_change_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1022,8 +972,8 @@ static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, v
 		short_wide_size = 0;
 	}
 
-	return prog_change_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-				     short_pn_end, short_pn, short_wide_present, short_wide_size);
+	return change_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
+				short_pn, short_wide_present, short_wide_size);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -1057,8 +1007,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_change_ipv4(skb, data, data_end, lease);
+		return change_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_change_ipv6(skb, data, data_end, lease);
+		return change_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_change_not_ip);
 }

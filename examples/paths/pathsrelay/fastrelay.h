@@ -263,6 +263,16 @@ static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
 }
 
 /*
+ * The place of a value among those for each level of priority. It is below their number; but a
+ * kernel forgets the bounds of a value that it had to put on the stack.
+ */
+static __always_inline __u64 fr_level(__u64 level, __u64 levels)
+{
+	asm("if %0 < %1 goto +1\n\t%0 = 0" : "+r"(level) : "i"(levels));
+	return level;
+}
+
+/*
  * One side of a choice between facts about the packet: clang would choose the address first, which
  * the verifier forbids.
  */
@@ -680,6 +690,35 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 		*value = be64(p) & 0x3FFFFFFFFFFFFFFFULL;
 		return 8;
 	}
+}
+
+/*
+ * The largest integer that there is room for in width bytes, 0 to 8: a shift by 64 bits takes two
+ * halves.
+ */
+static __always_inline __u64 fr_room(__u64 width)
+{
+	return (1ULL << 4 * width << 4 * width) - 1;
+}
+
+/* The same of a QUIC variable-length integer, which has two bits less. */
+static __always_inline __u64 fr_varint_room(__u64 width)
+{
+	return fr_room(width) >> 2;
+}
+
+/*
+ * The integer in the last width bytes of size (1, 2, 4 or 8) bytes at p. It returns 0 if the packet
+ * ends before them, which the program has made sure of: that the verifier can't know.
+ */
+static __always_inline int fr_uint(const void *p, const void *data_end, __u32 size, __u64 width,
+				   __u64 *value)
+{
+	if (p + size > data_end)
+		return 0;
+	*value = size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p);
+	*value &= fr_room(width);
+	return 1;
 }
 
 #ifdef FR_NEEDS_FACTS

@@ -785,7 +785,7 @@ var desc = abi.Desc{
 			{Name: "skipped", Kind: abi.KindCounter, Size: 4, Off: 60},
 			{Name: "sent", Kind: abi.KindCounter, Size: 4, Off: 64},
 			{Name: "octets", Kind: abi.KindCounter, Size: 4, Off: 68},
-			{Name: "rate", Kind: abi.KindBucket, Bits: 1, Size: 4, Off: 72},
+			{Name: "rate", Kind: abi.KindBucket, Size: 4, Off: 72},
 			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 76, Hidden: true, To: "remote", From: "local"},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 96, Hidden: true},
 		}, ReceiverSize: 104, Max: 512, Rows: 8192, Size: 256, Base: 1},
