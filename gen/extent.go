@@ -22,7 +22,8 @@ func extent(each []ir.Stmt, all ir.Off) ir.Off {
 		}
 		if w := ir.RewriteOf(s); w != nil {
 			end = max(end, w.L2)
-			variable = variable || slices.ContainsFunc(w.Stores, func(c ir.Store) bool { return c.Width != nil })
+			variable = variable || len(w.Blanks) > 0 ||
+				slices.ContainsFunc(w.Stores, func(c ir.Store) bool { return c.Width != nil })
 		}
 	}
 	if variable {

@@ -14,7 +14,9 @@ import (
 
 // fanOut is the fanOut-out whose rules are compiled.
 type fanOut struct {
-	row *ir.Row
+	row     *ir.Row
+	blanked map[*layer]diag.Pos // headers of variable size that a rule makes zeros of
+	set     map[*layer]diag.Pos // and those whose fields a rule sets
 }
 
 // fanOut ends a rule with copies of the packet.
@@ -32,7 +34,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	}
 	for _, b := range r.Do {
 		switch b.Kind {
-		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark:
+		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark:
 			w.fail(codeFanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
 				WithHint("change the copies, in the rules of fan_out")
 			return
@@ -97,7 +99,8 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 // receivers compiles the rules of a fan-out.
 func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 	s := *w.scope
-	s.each, s.fx = &fanOut{row: out.Row}, nil
+	s.each = &fanOut{row: out.Row, blanked: map[*layer]diag.Pos{}, set: map[*layer]diag.Pos{}}
+	s.fx = nil
 	s.rows, s.facts, s.named = maps.Clone(w.rows), maps.Clone(w.facts), maps.Clone(w.named)
 	s.rows[receiver] = out.Row
 	for i, r := range fo.Rules {
@@ -114,6 +117,20 @@ func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 		w.fail(codeFanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next hop of one").
 			WithHint("the next hop is found when the row is written, not for every copy")
 		return
+	}
+	for _, o := range w.hdrs {
+		switch {
+		case o.size >= 0:
+		case o.blank:
+			w.each.blanked[o.old] = o.pos
+		case len(o.sets) > 0:
+			w.each.set[o.old] = pos
+		}
+		blanked, is := w.each.blanked[o.old]
+		if _, too := w.each.set[o.old]; is && too {
+			w.fail(codeFanOut, blanked, "header %q can't be blanked: another rule of the fan-out sets its fields", o.entry)
+			return
+		}
 	}
 	emit(w.blk, w.guards...)
 	check := w.checkHop(hop, length, pos)

@@ -23,7 +23,8 @@ type outHeader struct {
 	sets  map[string]diag.Pos // where the spec gives fields values
 	off   ir.Off
 	end   ir.Off
-	size  int // bytes; -1: varies (kept, in its old place)
+	size  int  // bytes; -1: varies (kept, in its old place)
+	blank bool // all bytes are 0
 	pos   diag.Pos
 }
 
@@ -503,7 +504,14 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		return
 	}
 	rw.Stores = cells
-	if len(rw.Stores) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+	for _, o := range w.hdrs {
+		if o.blank && o.size < 0 {
+			rw.Blanks = append(rw.Blanks, ir.Blank{
+				At: o.off, Len: distance(o.end, o.off), Max: o.old.bytesAtMost(), Header: o.entry, Pos: o.pos,
+			})
+		}
+	}
+	if len(rw.Stores) == 0 && len(rw.Blanks) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
 	length := bin(ir.Add, num(uint64(newFront.Const-l2)), payload)

@@ -32,7 +32,7 @@ func (p *program) checkRules(rules []*spec.Rule) {
 				if a.FanOut != nil {
 					p.checkRules(a.FanOut.Rules)
 				}
-			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark, spec.ActAdmit:
+			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActBlank, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
 					p.diags.Add(codeAction, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}
@@ -347,6 +347,8 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 			w.push(a)
 		case spec.ActPop:
 			w.pop(a)
+		case spec.ActBlank:
+			w.blank(a)
 		case spec.ActMark:
 			w.mark(a)
 		case spec.ActLet:

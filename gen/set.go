@@ -51,6 +51,9 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	case o == nil:
 		no("its header is popped", "")
 		return
+	case o.blank:
+		no("its header is blanked", "")
+		return
 	case f.Counts != nil:
 		no("it is a length, which follows from the packet", "leave it out: lengths are always right")
 		return

@@ -251,6 +251,12 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 // of bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything
 // that doesn't count are swapped then.
 func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
+	if n.blank && n.size < 0 {
+		odd, oddIf := oddness(n.old.off, c.old.off)
+		return []ir.Term{{
+			Region: true, At: n.old.off, Len: distance(n.old.end, n.old.off), Max: n.old.bytesAtMost(), Odd: odd, OddIf: oddIf,
+		}}, nil // zeros add nothing
+	}
 	odd := false
 	if n.off != n.old.off || c.off != c.old.off {
 		moved := bin(ir.And, bin(ir.Xor, distance(n.off, c.off), distance(n.old.off, c.old.off)), num(1))
@@ -309,6 +315,19 @@ func bytesAtMost(pl *fieldRef) int {
 		return 8
 	}
 	return pl.f.Max
+}
+
+// bytesAtMost is how long a header may be.
+func (in *layer) bytesAtMost() int {
+	n, bits := 0, 0
+	for _, pl := range in.order {
+		if pl.segment >= 0 && pl.f.Kind == spec.FieldUint {
+			bits += pl.f.Bits
+		} else {
+			n += bytesAtMost(pl)
+		}
+	}
+	return n + bits/8
 }
 
 // newSum is the field of a checksum that changes, as a summand of one that covers it and begins at start.

@@ -92,6 +92,14 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 			written[at+i] = true
 		}
 	}
+	for _, b := range w.Blanks {
+		n := int(r.uint(b.Len))
+		if n < 0 || n > b.Max {
+			r.fail("header %q: %d bytes become zeros, at most %d", b.Header, n, b.Max)
+			return out
+		}
+		put(r.offset(b.At), make([]byte, n), b.Header)
+	}
 	for _, c := range w.Stores {
 		if c.If != nil && !r.bool(c.If) {
 			continue

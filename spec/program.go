@@ -169,7 +169,7 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 		l.notEmpty(arg, n, len(a.Set))
 	case ActPush:
 		l.push(a, arg)
-	case ActPop:
+	case ActPop, ActBlank:
 		a.Header = l.name(arg, "header")
 	case ActLearn:
 		table, row, ok := l.only(arg, "learn")

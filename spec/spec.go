@@ -364,6 +364,7 @@ const (
 	ActSet   ActionKind = "set"
 	ActPush  ActionKind = "push"
 	ActPop   ActionKind = "pop"
+	ActBlank ActionKind = "blank"
 	ActSend  ActionKind = "send"
 	ActLearn ActionKind = "learn"
 	ActCount ActionKind = "count"
@@ -387,7 +388,7 @@ type Action struct {
 	// set: fields of the stack. push: fields of the header. mark: dscp, ecn, priority, mark (Target is
 	// an OpName of one element)
 	Set    []*Assign
-	Header Name  // push, pop
+	Header Name  // push, pop, blank
 	Before *Name // push: the stack entry in front of which the header goes; nil: after the last header
 
 	From *Expr `member:"from"` // send

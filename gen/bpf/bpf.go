@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 	"path"
 	"slices"
 	"strings"
@@ -185,6 +186,9 @@ func (r *renderer) file() *fileData {
 	if n := len(r.learned); n > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_LEARNED %d", n))
 	}
+	if n := zeros(p); n > 0 {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_ZEROS %d", n))
+	}
 	if p.Slots > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SLOTS %d", p.Slots),
 			fmt.Sprintf("FR_USAGES %d", max(p.Usages, 1)))
@@ -243,3 +247,18 @@ func comment(s string) string {
 	}
 	return s
 }
+
+// zeros is how many of them a program puts in place of a header at most, as a power of two.
+func zeros(p *ir.Plan) (n int) {
+	for s := range ir.AllStmts(p) {
+		if rw := ir.RewriteOf(s); rw != nil {
+			for _, b := range rw.Blanks {
+				n = max(n, roomOf(b.Max))
+			}
+		}
+	}
+	return n
+}
+
+// roomOf is the smallest power of two that is at least n.
+func roomOf(n int) int { return 1 << bits.Len(uint(n-1)) }

@@ -62,7 +62,14 @@ func (n *fan) write(w *writer) {
 	w.metadata()
 	hop := w.hop(s.Hop)
 
+	blanks, csum := n.blanks(w)
 	w.fan = nil // what follows is about the packet
+	if len(blanks) > 0 {
+		w.line("")
+		for _, b := range blanks {
+			w.failIf(b)
+		}
+	}
 	w.rederive()
 	w.line("")
 	w.newAt = len(w.lines)
@@ -75,7 +82,7 @@ func (n *fan) write(w *writer) {
 	for _, s := range w.sums {
 		w.stmt(s.Pos, "st16(%s, %s);", w.newPlace(s.New), s.leaves)
 	}
-	w.completes("same->csum", n.sums(w.function))
+	w.completes(csum, n.sums(w.function))
 	for _, m := range []struct {
 		name string
 		x    ir.Expr
@@ -116,6 +123,37 @@ func (n *fan) write(w *writer) {
 	w.line("fr_copied(%s, skb->len);", w.identity(n.Row))
 	w.fx.after()
 	w.line("return 0;")
+}
+
+// blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and the
+// sum of the device without the places that copies change, and without what is zero.
+func (n *fan) blanks(w *writer) (calls []string, csum string) {
+	for _, c := range n.all {
+		if c.Rewrite == nil {
+			continue
+		}
+		for _, b := range c.Rewrite.Blanks {
+			if !slices.ContainsFunc(n.zeroed, func(k ir.Blank) bool { return k.At == b.At }) {
+				n.zeroed = append(n.zeroed, b)
+			}
+		}
+	}
+	without := ""
+	for i, b := range n.zeroed {
+		at, size := w.offset(b.At), w.expr(b.Len)
+		if slices.ContainsFunc(w.rw.Blanks, func(own ir.Blank) bool { return own.At == b.At }) {
+			calls = append(calls, fmt.Sprintf("fr_blank(skb, %s, %s)", at, size))
+			without += " - " + n.keep("__u32", fmt.Sprint("zeroed", i), "0")
+			continue
+		}
+		room := roomOf(b.Max)
+		w.holds(plus(b.At, room))
+		calls = append(calls, fmt.Sprintf("fr_put_back(skb, %s, %s, %s, %d)", at, w.place(b.At), size, room))
+	}
+	if csum = "same->csum"; without != "" {
+		csum = fmt.Sprintf("fr_fold(FR_ZERO + %s%s)", csum, without)
+	}
+	return calls, csum
 }
 
 // back returns stores that undo what only other copies change.

@@ -41,6 +41,7 @@ type fan struct {
 	head              int      // where the first function's lines begin that use what is saved
 	wide              int      // words that numbers take beyond one each
 	kept              map[string]bool
+	zeroed            []ir.Blank     // headers that copies make zeros of
 	rests             map[string]int // what of a checksum is the same for all receivers
 	tallies           []int          // reasons of copies
 }
@@ -396,6 +397,10 @@ func (n *fan) loop(t *turn, places []string) {
 		for _, p := range places {
 			w.line("\tsame->csum = fr_complete_without(skb, same->csum, %s);", p)
 		}
+		for i, b := range n.zeroed {
+			w.line("\tsame->zeroed%d = fr_counted(%s, %s(skb, %s, %s));", i, w.offset(b.At), w.sumOf(b.Max), w.offset(b.At),
+				w.expr(b.Len))
+		}
 		w.line("}")
 	}
 	w.line("")
@@ -454,7 +459,7 @@ func (w *writer) completes(csum string, places []string) {
 	if len(places) == 0 {
 		return
 	}
-	w.line("if (unlikely(%s >= 0))", csum)
+	w.line("if (unlikely(same->csum >= 0))")
 	for _, p := range places[1:] {
 		csum = fmt.Sprintf("fr_complete_with(skb, %s, %s)", csum, p)
 	}
@@ -477,5 +482,9 @@ func (n *fan) sums(f *function) []string {
 			w.sums = append(w.sums, w.newSum(s))
 		}
 	}
-	return w.places()
+	places := w.places()
+	if len(places) == 0 && len(n.zeroed) > 0 {
+		places = []string{"0, 0"}
+	}
+	return places
 }

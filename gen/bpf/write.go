@@ -528,13 +528,16 @@ func noted(note string) string {
 }
 
 // stored reports whether something is stored into the front of the packet that leaves.
-func (w *writer) stored() bool { return len(w.cells) > 0 || len(w.sums) > 0 || w.linked }
+func (w *writer) stored() bool {
+	return len(w.cells) > 0 || len(w.sums) > 0 || len(w.rw.Blanks) > 0 || w.linked
+}
 
 // front renders the stores into the front of the packet that leaves.
 func (w *writer) front(direct string) {
 	if !w.stored() {
 		return
 	}
+	w.blank()
 	if w.moves {
 		w.rederive()
 	}
@@ -662,6 +665,17 @@ func (w *writer) constant(name string, n int) {
 func (w *writer) declareConstants() {
 	if len(w.constants) > 0 {
 		w.lines = slices.Insert(w.lines, w.constantsAt, "\tconst __u32 "+strings.Join(w.constants, ", ")+";")
+	}
+}
+
+// blank renders the zeros of headers.
+func (w *writer) blank() {
+	for i, b := range w.rw.Blanks {
+		if i == 0 {
+			w.line("")
+		}
+		w.failIf(fmt.Sprintf("fr_blank(skb, %s, %s)", w.offset(b.At), w.expr(b.Len)))
+		w.changed, w.moves, w.checked = true, true, 0
 	}
 }
 

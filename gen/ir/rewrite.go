@@ -50,6 +50,7 @@ type Rewrite struct {
 	Payload  Expr
 	Trim     bool          // cut the tail off
 	Parts    []*HeaderPart // where each part is in the new front
+	Blanks   []Blank       // before the stores
 	Stores   []Store
 	Sums     []*Sum
 	Priority Expr // skb->priority, or nil
@@ -60,6 +61,10 @@ type Rewrite struct {
 func (w *Rewrite) parts(v *visitor) {
 	v.bounds(w.OldFront, w.NewFront, w.Unmoved)
 	v.exprs(w.Payload, w.Priority, w.Mark)
+	for _, b := range w.Blanks {
+		v.bounds(b.At)
+		v.exprs(b.Len)
+	}
 	for _, s := range w.Stores {
 		v.bytes(s.Off, s.Size)
 		v.reads(s.Width)
@@ -94,6 +99,16 @@ type Store struct {
 	Value Expr
 	Note  string // the fields in it, for a comment: "version ihl dscp ecn"
 	Pos   diag.Pos
+}
+
+// Blank makes zeros of Len bytes of the front that leaves, at most Max, from At on: a header of variable size, which stays
+// where it is.
+type Blank struct {
+	At     Off
+	Len    Expr
+	Max    int
+	Header string
+	Pos    diag.Pos
 }
 
 // Sum is an internet checksum (RFC 1071) that has to follow a rewrite.

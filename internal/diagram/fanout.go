@@ -74,6 +74,8 @@ func action(a *spec.Action) string {
 	switch a.Kind {
 	case spec.ActSet, spec.ActLet, spec.ActMark:
 		return string(a.Kind) + " " + assigns(a.Set)
+	case spec.ActBlank:
+		return "blank " + a.Header.Value
 	case spec.ActEmit:
 		return "emit " + a.Event.Value + " {" + assigns(a.Set) + "}"
 	case spec.ActAdmit:

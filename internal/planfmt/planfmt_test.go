@@ -158,6 +158,7 @@ func TestFanOutText(t *testing.T) {
 							},
 						},
 						Rewrite: &ir.Rewrite{
+							Blanks: []ir.Blank{{At: ir.Off{Const: 30}, Len: five, Max: 8, Header: "ack"}},
 							Stores: []ir.Store{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}},
 						},
 						Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: 4, Failed: 5,
@@ -222,6 +223,7 @@ program out tc/ingress
           alloc id = r.next += 1
           let width = pick(r?, uint(most in width), varint(5 in width))
           rewrite in place, l2 0, front 0 -> 0
+            [30 +5] = zeros, at most 8  (ack)
             [42 +varint width] = 5
 `
 	if diff := cmp.Diff(want, Text(plan)); diff != "" {

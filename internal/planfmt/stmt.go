@@ -162,6 +162,9 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 		if r.Mark != nil {
 			w.line(none, "mark = %s", expr(r.Mark))
 		}
+		for _, b := range r.Blanks {
+			w.line(b.Pos, "[%s +%s] = zeros, at most %d  (%s)", offset(b.At), operand(b.Len), b.Max, b.Header)
+		}
 		for _, c := range r.Stores {
 			w.cell(c)
 		}

@@ -91,6 +91,9 @@ var fanOutCodeFaults = []fault{
 		old: `st32\(new_tag->stream, ld32\(saved_tag->stream\)\);`, new: ``},
 	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`,
 		new: ``},
+	{where: "code", spec: "blank", what: "what another copy made zeros of stays", old: `fr_put_back\(skb, [^)]*\)`, new: `0`},
+	{where: "code", spec: "blank", what: "the last byte of a header stays", old: `fr_blank\(skb, (\w+), ([^)]*)\)`,
+		new: `fr_blank(skb, $1, $2 - 1)`},
 	{where: "code", spec: "levels", what: "a value of another level is sent", old: `r->base\[fr_level\(priority, 3\)\]`,
 		new: `r->base[1]`},
 	{where: "code", spec: "levels", what: "the bytes of the other choice are told",
@@ -151,6 +154,17 @@ var fanOutFaults = []fault{
 			s.Level = number(0)
 			return was
 		})},
+	{where: "back end", spec: "blank", what: "a header stays", plan: copied(func(s *ir.Copy) bool {
+		was := len(s.Rewrite.Blanks) > 0
+		s.Rewrite.Blanks = nil
+		return was
+	})},
+	{where: "back end", spec: "blank", what: "a checksum keeps a header that is zeros", plan: copySum(func(s *ir.Sum) bool {
+		return slices.ContainsFunc(s.OldTerms, func(t ir.Term) bool { return t.Region }) && func() bool {
+			s.OldTerms = slices.DeleteFunc(s.OldTerms, func(t ir.Term) bool { return t.Region })
+			return true
+		}()
+	})},
 	{where: "back end", spec: "levels", what: "the value of another level is read",
 		plan: leveled(func(e *ir.RowMember) { e.Level = number(0) })},
 	{where: "back end", spec: "credits", what: "refused packets count for another level",

@@ -11,11 +11,12 @@ type rewriting struct {
 	*scope
 	now  []*entry
 	gone map[*entry]bool
+	told map[*entry]bool // fields of theirs have values
 }
 
 // actions makes what a rule does.
 func (s *scope) actions() []string {
-	w := &rewriting{scope: s, now: slices.Clone(s.stack), gone: map[*entry]bool{}}
+	w := &rewriting{scope: s, now: slices.Clone(s.stack), gone: map[*entry]bool{}, told: map[*entry]bool{}}
 	var out []string
 	add := func(a string) {
 		if a != "" {
@@ -46,7 +47,7 @@ func (s *scope) actions() []string {
 	}
 	if end >= 3 { // not dropped
 		for range s.IntN(3) {
-			switch s.IntN(5) {
+			switch s.IntN(6) {
 			case 0:
 				if !fixed {
 					add(w.push())
@@ -57,6 +58,8 @@ func (s *scope) actions() []string {
 				}
 			case 2:
 				add(w.mark())
+			case 3:
+				add(w.blank())
 			default:
 				add(w.set())
 			}
@@ -112,7 +115,7 @@ func (w *rewriting) set() string {
 		} else if v, ok = w.typed(typ{kind: r.t.kind, n: narrowestOf(r)}); !ok {
 			continue
 		}
-		out = append(out, fmt.Sprintf("%q: %s", r.text, w.quoted(v)))
+		out, w.told[r.at] = append(out, fmt.Sprintf("%q: %s", r.text, w.quoted(v))), true
 	}
 	if len(out) == 0 {
 		return ""
@@ -129,7 +132,7 @@ func narrowestOf(r ref) int {
 
 // settable reports whether a field can be written: not what follows from the rest of the packet.
 func (w *rewriting) settable(r ref) bool {
-	if r.at == nil || w.gone[r.at] || r.at.alts[0] == stdVLAN && !w.one(30) { // in the metadata a tag can't be written
+	if r.at == nil || w.gone[r.at] || w.inFan && w.padding[r.at] || r.at.alts[0] == stdVLAN && !w.one(30) { // in the metadata a tag can't be written
 		return false
 	}
 	for _, f := range r.flds {
@@ -156,6 +159,30 @@ func (w *rewriting) settable(r ref) bool {
 		}
 	}
 	return true
+}
+
+// blank makes zeros of a header that has no lengths and checksums, and doesn't say which one follows.
+func (w *rewriting) blank() string {
+	var can []*entry
+	for i, e := range w.now {
+		if !w.gone[e] && !w.told[e] && (!w.inFan || w.padding[e]) && e.all(func(h *header) bool {
+			return !h.std && !slices.ContainsFunc(h.fields, func(f *field) bool {
+				return f.derived || slices.ContainsFunc(w.now[i+1:], func(next *entry) bool {
+					return slices.ContainsFunc(next.alts, func(n *header) bool {
+						return slices.Contains(n.announcers(h), f.name)
+					})
+				})
+			})
+		}) || w.one(60) {
+			can = append(can, e)
+		}
+	}
+	if len(can) == 0 {
+		return ""
+	}
+	e := pick(w.generator, can)
+	w.gone[e] = true
+	return fmt.Sprintf("{blank: %q}", e.name)
 }
 
 func (w *rewriting) mark() string {

@@ -61,7 +61,7 @@ func TestConstructs(t *testing.T) {
 	}
 	for _, c := range []string{
 		"decapsulate", "encapsulate", "another family", "own transport", "tunnel", "variable length",
-		"after a rule's row", "segmented",
+		"after a rule's row", "segmented", "blank",
 	} {
 		t.Logf("%s: %d rules, %d reached", c, rules[c], reached[c])
 		if rules[c] < 10 || 6*reached[c] < rules[c] { // others ask for what hardly any packet has
@@ -96,6 +96,8 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 	}
 	for _, a := range p.Rules[i].Do {
 		switch a.Kind {
+		case spec.ActBlank:
+			has["blank"] = true
 		case spec.ActPush:
 			has["encapsulate"] = has["encapsulate"] || isIP(a.Header)
 		case spec.ActPop:

@@ -99,7 +99,10 @@ func (w *rewriting) fanOut() string {
 		return ""
 	}
 	in := w.scope.clone()
-	in.inFan = true
+	in.inFan, in.padding = true, map[*entry]bool{}
+	for _, e := range w.now {
+		in.padding[e] = w.one(4)
+	}
 	for _, m := range f.receiver {
 		in.member("r."+m.name, m.t, "")
 	}

@@ -34,6 +34,7 @@ type layer struct {
 	from  int
 	other bool   // made in place of one of another family
 	after string // the entry after whose payload it begins
+	blank bool   // made zeros of
 }
 
 // complete says what is wrong with a packet that left, or "".
@@ -173,7 +174,7 @@ func (j *judge) paths(stack []*spec.StackEntry) [][]layer {
 			}
 			for _, n := range e.Headers {
 				for _, h := range j.headers.Group(n.Value) {
-					next = append(next, append(slices.Clone(p), layer{e.Var.Value, h, len(p), false, after}))
+					next = append(next, append(slices.Clone(p), layer{entry: e.Var.Value, h: h, from: len(p), after: after}))
 				}
 			}
 		}
@@ -226,13 +227,19 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 			if i := named(a.Header.Value); i >= 0 {
 				out = slices.Delete(out, i, i+1)
 			}
+		case spec.ActBlank:
+			if i := named(a.Header.Value); i >= 0 {
+				out[i].blank = true
+			}
 		case spec.ActPush:
 			at := len(out)
 			if a.Before != nil {
 				at = named(a.Before.Value)
 			}
 			if at >= 0 {
-				out = slices.Insert(out, at, layer{a.Header.Value, j.headers.Header(a.Header.Value), -1, false, ""})
+				out = slices.Insert(out, at, layer{
+					entry: a.Header.Value, h: j.headers.Header(a.Header.Value), from: -1,
+				})
 			}
 		case spec.ActSend:
 			out = slices.DeleteFunc(out, func(l layer) bool { return l.h.Metadata == "vlan" && l.from >= 0 })
@@ -258,7 +265,15 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 // compare holds a packet that left against one possibility.
 func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) string {
 	was, _ := j.headers.Parse(came, headersOf(path), places(path))
-	now, problems := j.headers.Parse(left, headersOf(out), places(out))
+	leaving := headersOf(out)
+	for i, l := range out {
+		if l.blank { // it has its size, and no form any more
+			leaving[i] = &spec.Header{Name: l.h.Name, Trailer: l.h.Trailer, Fields: []*spec.Field{{
+				Name: l.h.Name, Kind: spec.FieldBytes, Bytes: was[l.from].End - was[l.from].Start,
+			}}}
+		}
+	}
+	now, problems := j.headers.Parse(left, leaving, places(out))
 	if len(problems) > 0 {
 		return "what left is not right: " + problems[0].String()
 	}
@@ -276,6 +291,12 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 	changeable := j.changeable(r)
 	for i, l := range out {
 		if l.from < 0 || l.other {
+			continue
+		}
+		if l.blank {
+			if zeros := left[now[i].Start:now[i].End]; slices.Max(zeros) > 0 {
+				return fmt.Sprintf("header %s is blanked, and leaves as %x", l.h.Name.Value, zeros)
+			}
 			continue
 		}
 		for _, f := range l.h.Fields {

@@ -83,9 +83,10 @@ type scope struct {
 	names *namer
 
 	hook     string
-	inFan    bool     // in the rules of a fan-out
-	hasLevel bool     // the program says what its packets' priority is
-	late     []string // names of values that are known when the packet leaves, and can't decide anything
+	inFan    bool            // in the rules of a fan-out
+	padding  map[*entry]bool // headers that these rules may make zeros of, and set no fields of
+	hasLevel bool            // the program says what its packets' priority is
+	late     []string        // names of values that are known when the packet leaves, and can't decide anything
 	letNames *namer
 }
 

@@ -18,6 +18,7 @@ func TestWords(t *testing.T) {
 	for _, f := range gen.Functions() {
 		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
 	}
+	missing["action blank"] = regexp.MustCompile(`\{blank: "`)
 	missing["type with a value for each level of priority"] = regexp.MustCompile(`: "\w+\[priority\]"`)
 	missing["value for the packet's level"] = regexp.MustCompile(`\.\w+\[priority\]`)
 	missing["part of an endpoint for a level"] = regexp.MustCompile(`\]\.(addr|port)\b`)

@@ -1,0 +1,66 @@
+package gen
+
+import (
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass makes zeros of headers: a frame of a protocol becomes padding. A header of fixed size is a matter of its
+// fields, which all get the value 0. One of variable size stays where it is (Rewrite.Blanks).
+
+// blank makes zeros of a header.
+func (w *rewriter) blank(a *spec.Action) {
+	in, known := w.find(a.Header.Value)
+	if in == nil {
+		if !known {
+			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+				w.visible())
+		}
+		return // an optional header that isn't there
+	}
+	no := func(code diag.Code, format string, args ...any) *diag.Diagnostic {
+		return w.fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.entry}, args...)...)
+	}
+	o := w.header(in)
+	switch {
+	case o == nil:
+		no(codePush, "it is popped")
+		return
+	case o.blank:
+		no(codePush, "it is blank already")
+		return
+	case len(o.vals) > 0:
+		no(codePush, "its fields are set")
+		return
+	}
+	for _, pl := range in.order {
+		why := ""
+		switch f := pl.f; {
+		case f.Counts != nil:
+			why = "is a length"
+		case f.Checksum != nil:
+			why = "is a checksum"
+		case f.Role.Value != "":
+			why = "says where the packet goes"
+		case w.announces(pl):
+			why = "says which header follows"
+		default:
+			continue
+		}
+		no(codeTarget, "its field %q %s", pl.f.Name.Value, why).WithRelated(pl.f.Name.Pos, "the field is declared here")
+		return
+	}
+	o.blank, o.pos = true, a.Header.Pos
+	if o.size < 0 {
+		return
+	}
+	for _, f := range in.h.Fields {
+		if f.Kind == spec.FieldBytes {
+			o.vals[f.Name.Value] = &ir.BytesConst{B: make([]byte, f.Bytes), T: ir.Type{Kind: ir.Bytes, Size: f.Bytes}}
+		} else {
+			o.vals[f.Name.Value] = num(0)
+		}
+		o.sets[f.Name.Value] = a.Header.Pos
+	}
+}
