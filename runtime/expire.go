@@ -40,7 +40,7 @@ func (s *Session) Refresh() error {
 	defer r.mu.Unlock()
 	now := time.Now()
 	if !s.over && !s.expires.IsZero() && !now.Before(s.expires) {
-		if err := r.end(s, ErrExpired); err != nil {
+		if err := r.end(ErrExpired, s); err != nil {
 			return errors.Join(s.err, err)
 		}
 	}
@@ -101,13 +101,22 @@ func (r *Relay) endSessions() {
 	}
 }
 
+// maxSweep is how many sessions are looked at before others get their turn.
+const maxSweep = 256
+
 // sweepOnce looks at sessions whose time has come, and returns how long to wait for the next. It stops now and then, so
 // that others get their turn where many end at once.
 func (r *Relay) sweepOnce() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	var ending []*Session
+	defer func() {
+		if err := r.end(ErrExpired, ending...); err != nil {
+			r.log.Warn("sessions expired", "relay", r.desc.Name, "error", err)
+		}
+	}()
 	for n := 0; len(r.expiries) > 0 && !r.closed; n++ {
-		if n == 64 {
+		if n == maxSweep {
 			return 0, true
 		}
 		s := r.expiries[0]
@@ -119,9 +128,8 @@ func (r *Relay) sweepOnce() (time.Duration, bool) {
 			heap.Fix(&r.expiries, s.queued)
 			continue
 		}
-		if err := r.end(s, ErrExpired); err != nil {
-			r.log.Warn("a session expired", "relay", r.desc.Name, "error", err)
-		}
+		heap.Pop(&r.expiries)
+		ending = append(ending, s)
 	}
 	return 0, false
 }

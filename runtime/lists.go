@@ -367,10 +367,13 @@ func (f *receiverLists) writeRows(c *commit) error {
 		return err
 	}
 	k := c.group.kind
+	var at []uint32
+	var rows [][]byte
 	for _, n := range c.fresh {
-		if err := k.rows.Put(n.at, n.row.value); err != nil {
-			return fmt.Errorf("write a receiver's row: %w", err)
-		}
+		at, rows = append(at, n.at), append(rows, n.row.value)
+	}
+	if err := putEntries(k.rows, at, rows); err != nil {
+		return fmt.Errorf("write receivers' rows: %w", err)
 	}
 	return nil
 }

@@ -233,9 +233,7 @@ func (r *Relay) register(s *Session) (err error) {
 		if r.hops != nil {
 			r.hops.drop(row)
 		}
-		for _, row := range s.rows[:i] {
-			err = errors.Join(err, r.remove(row))
-		}
+		err = errors.Join(err, errors.Join(r.remove(s.rows[:i]...)...))
 		r.slots.put(s.slot)
 		return err
 	}
@@ -312,19 +310,32 @@ func (row *tableRow) collision(other *Session) error {
 	return &CollisionError{Table: row.table.desc.Name, Key: row.table.keyString(row.key), Other: other}
 }
 
-// remove deletes a row, and stops following its hops. r.mu is held.
-func (r *Relay) remove(row *tableRow) error {
-	if r.hops != nil {
-		r.hops.drop(row)
+// remove deletes rows, those of a table together, and stops following their hops. It returns an error for each row, nil
+// where it isn't there any more. r.mu is held.
+func (r *Relay) remove(rows ...*tableRow) []error {
+	errs := make([]error, len(rows))
+	of := map[*Table][]int{}
+	for i, row := range rows {
+		if r.hops != nil {
+			r.hops.drop(row)
+		}
+		if errs[i] = r.inject("delete", row); errs[i] == nil {
+			of[row.table] = append(of[row.table], i)
+		}
 	}
-	err := r.inject("delete", row)
-	if err == nil {
-		err = row.table.remove(row.key)
+	for table, those := range of {
+		var keys [][]byte
+		for _, i := range those {
+			keys = append(keys, rows[i].key)
+		}
+		gone, err := table.removeAll(keys)
+		for n, i := range those {
+			if err != nil && !gone[n] {
+				errs[i] = fmt.Errorf("remove a row: %w", table.explain(err))
+			}
+		}
 	}
-	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("remove a row: %w", row.table.explain(err))
-	}
-	return nil
+	return errs
 }
 
 func (r *Relay) inject(op string, row *tableRow) error {
@@ -336,34 +347,51 @@ func (r *Relay) inject(op string, row *tableRow) error {
 
 // Close ends the session: from now on none of its rows counts, in any direction. Closing a session that is over does
 // nothing.
-func (s *Session) Close() error {
-	s.relay.mu.Lock()
-	defer s.relay.mu.Unlock()
-	return s.relay.end(s, ErrClosed)
+func (s *Session) Close() error { return s.relay.CloseSessions(s) }
+
+// CloseSessions closes sessions of the relay as [Session.Close] does, and removes the rows of thousands with one system
+// call for each table.
+func (r *Relay) CloseSessions(sessions ...*Session) error {
+	for _, s := range sessions {
+		if s.relay != r {
+			return fmt.Errorf("close %v: it is a session of another relay", s)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.end(ErrClosed, sessions...)
 }
 
-// end closes the slot first, which turns all rows into misses at once, and then removes them. r.mu is held.
-func (r *Relay) end(s *Session, cause error) error {
-	if s.over {
-		return nil
+// end closes the slots first, which turns all rows into misses at once, and then removes them. Sessions that are over
+// are left out. r.mu is held.
+func (r *Relay) end(cause error, sessions ...*Session) error {
+	var rows []*tableRow
+	var ending []*Session
+	for _, s := range sessions {
+		if s.over {
+			continue
+		}
+		r.slots.mem.Store32(s.slot, abi.SlotGen, 0)
+		r.slots.mem.Store64(s.slot, abi.SlotDeadline, 0)
+		delete(r.sessions, s.slot)
+		r.open[s.kind]--
+		if s.queued >= 0 {
+			heap.Remove(&r.expiries, s.queued)
+		}
+		s.finish(cause)
+		ending, rows = append(ending, s), append(rows, s.rows...)
 	}
-	r.slots.mem.Store32(s.slot, abi.SlotGen, 0)
-	r.slots.mem.Store64(s.slot, abi.SlotDeadline, 0)
-	var err error
-	for _, row := range s.rows {
-		err = errors.Join(err, r.remove(row))
+	errs := r.remove(rows...)
+	var all error
+	for _, s := range ending {
+		r.slots.put(s.slot)
+		if err := errors.Join(errs[:len(s.rows)]...); err != nil {
+			all = errors.Join(all, fmt.Errorf("close %v: it is closed, but a row remains until its key is used again: %w", s,
+				err))
+		}
+		errs = errs[len(s.rows):]
 	}
-	delete(r.sessions, s.slot)
-	r.open[s.kind]--
-	if s.queued >= 0 {
-		heap.Remove(&r.expiries, s.queued)
-	}
-	r.slots.put(s.slot)
-	s.finish(cause)
-	if err != nil {
-		return fmt.Errorf("close %v: it is closed, but a row remains until its key is used again: %w", s, err)
-	}
-	return nil
+	return all
 }
 
 // finish marks the session as over. relay.mu is held.

@@ -153,45 +153,81 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 // is none. In an array, the row becomes zero. Delete doesn't wait for programs that still have the row: for them its
 // translations stay in the kernel's table for a grace period of RCU, some milliseconds.
 func (t *Table) Delete(key []any) error {
-	if err := t.writable(); err != nil {
-		return err
+	n, err := t.DeleteMany([][]any{key})
+	if err == nil && n == 0 {
+		k, _ := t.encodeKey(key)
+		err = fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
 	}
-	k, err := t.encodeKey(key)
-	if err != nil {
-		return err
+	return err
+}
+
+// DeleteMany removes rows as Delete does, thousands with one system call, and returns how many there were: it is no
+// error if a row isn't there. If a key is wrong, it removes none; if the kernel refuses one, those before it are
+// removed.
+func (t *Table) DeleteMany(keys [][]any) (deleted int, err error) {
+	if err := t.writable(); err != nil {
+		return 0, err
+	}
+	encoded := make([][]byte, len(keys))
+	for i, key := range keys {
+		if encoded[i], err = t.encodeKey(key); err != nil {
+			return 0, err
+		}
 	}
 	r := t.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
+		return 0, fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
 	}
-	var old []byte
-	if t.state {
-		if old, err = t.m.LookupBytes(k); err != nil {
-			return t.explain(err)
+	old, err := t.states(encoded)
+	if err != nil {
+		return 0, t.explain(err)
+	}
+	gone, err := t.removeAll(encoded)
+	for i, k := range encoded {
+		if !gone[i] {
+			continue
+		}
+		deleted++
+		if old != nil {
+			r.spaces.retire(t.desc.Value, old[string(k)])
+			r.releaseState(t.desc.Value, old[string(k)], t.credits)
+		}
+		if row := t.rows[string(k)]; row != nil {
+			r.hops.drop(row)
+			delete(t.rows, string(k))
 		}
 	}
-	if t.desc.Kind == abi.TableArray {
-		err = t.update(k, make([]byte, t.desc.ValueSize), ebpf.UpdateAny)
-	} else {
-		err = t.remove(k)
-	}
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
-	}
 	if err != nil {
-		return t.explain(err)
+		return deleted, t.explain(err)
 	}
-	if old != nil {
-		r.spaces.retire(t.desc.Value, old)
-		r.releaseState(t.desc.Value, old, t.credits)
+	return deleted, nil
+}
+
+// states reads some rows, and others as it may be, by key; nil where rows refer to nothing that has to be freed. Only
+// user space writes such rows, so that they stay as they are while relay.mu is held.
+func (t *Table) states(keys [][]byte) (map[string][]byte, error) {
+	if !t.state {
+		return nil, nil
 	}
-	if row := t.rows[string(k)]; row != nil {
-		r.hops.drop(row)
-		delete(t.rows, string(k))
+	old := make(map[string][]byte, len(keys))
+	if len(keys) > 16+t.desc.Size/64 { // then it takes less time to read all rows
+		if all, ok := t.readBatches(); ok {
+			for _, row := range all {
+				old[string(row.key)] = row.value
+			}
+			return old, nil
+		}
 	}
-	return nil
+	for _, k := range keys {
+		value, err := t.m.LookupBytes(k)
+		if err != nil {
+			return nil, err
+		}
+		old[string(k)] = value
+	}
+	return old, nil
 }
 
 // Row is a row of a table: the values of its members, in the order of the spec.
@@ -324,6 +360,28 @@ func (t *Table) changing() (done func()) {
 	}
 	lease.Add64(0, abi.LeaseStoring, 1)
 	return func() { lease.Add64(0, abi.LeaseStoring, 1) }
+}
+
+// removeAll deletes rows, and reports which of them were there. Of an array it makes them zero.
+func (t *Table) removeAll(keys [][]byte) (gone []bool, err error) {
+	switch {
+	case t.desc.Kind == abi.TableArray:
+		gone = make([]bool, len(keys))
+		for i, k := range keys {
+			if err := t.update(k, make([]byte, t.desc.ValueSize), ebpf.UpdateAny); err != nil {
+				return gone, err
+			}
+			gone[i] = true
+		}
+		return gone, nil
+	case len(keys) == 1:
+		if err = t.remove(keys[0]); errors.Is(err, ebpf.ErrKeyNotExist) {
+			return []bool{false}, nil
+		}
+		return []bool{err == nil}, err
+	}
+	defer t.changing()()
+	return deleteKeys(t.m, keys)
 }
 
 // remove deletes a row.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	goruntime "runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -258,9 +259,9 @@ func (s *spaces) sweep() error {
 		s.mu.Unlock()
 		return err
 	}
-	for _, key := range keys {
-		err := s.relay.using(func() error { return s.m.Delete(key) })
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	for some := range slices.Chunk(keys, maxBatch) {
+		err := s.relay.using(func() error { _, err := deleteKeys(s.m, some); return err })
+		if err != nil {
 			return fmt.Errorf("remove translations of receivers that are gone: %w", err)
 		}
 	}

@@ -200,16 +200,17 @@ type event struct {
 }
 
 type session struct {
-	Type    string // of the fields
-	Handle  string // of an open session
-	Usage   string // type of its counters
-	Open    string
-	All     string
-	Name    string
-	Ends    string
-	Fields  []field
-	Rows    []field
-	Refresh bool
+	Type     string // of the fields
+	Handle   string // of an open session
+	Usage    string // type of its counters
+	Open     string
+	All      string
+	CloseAll string
+	Name     string
+	Ends     string
+	Fields   []field
+	Rows     []field
+	Refresh  bool
 }
 
 func newFile(p *ir.Plan, opt RenderOptions) *file {
@@ -346,7 +347,8 @@ func newSession(s *ir.Session, types, scope scope) session {
 	name := exported(s.Name)
 	out := session{
 		Type: types.pick(name), Handle: types.pick(name + "Session"), Usage: types.pick(name + "Counters"),
-		Open: scope.pick("Open" + name), All: scope.pick(name + "Sessions"), Name: s.Name,
+		Open: scope.pick("Open" + name), All: scope.pick(name + "Sessions"), CloseAll: scope.pick("Close" + name + "Sessions"),
+		Name: s.Name,
 	}
 	var ends []string
 	if s.Lifetime > 0 {
