@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 117
+#define FR_REASONS 118
 #define FR_NEEDS_ROWS 120
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -16,7 +16,7 @@
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 88
-#define FR_NEEDS_SAME 9
+#define FR_NEEDS_SAME 11
 #define FR_EVENTS 2
 #include "fastrelay.h"
 
@@ -141,12 +141,14 @@ struct receiver_clients {
 	__u32 base[3];
 	__u8 open[3];
 	__u8 pad0[1];
+	struct fr_endpoint ends[3];
+	__u8 pad1[2];
 	struct fr_hop hop_remote;
+	struct fr_hop hop_remote_2;
 	__u32 receiver;
-	__u8 pad1[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct receiver_clients) == 112, "layout of receiver_clients");
+_Static_assert(sizeof(struct receiver_clients) == 184, "layout of receiver_clients");
 
 /* receivers of a group, in the order of sending */
 struct list_clients {
@@ -326,13 +328,14 @@ enum {
 	reason_downstream_martian_destination, reason_downstream_not_udp,
 	reason_downstream_udp_length, reason_downstream_gso_packet,
 	reason_downstream_partial_checksum, reason_downstream_no_clients,
-	reason_downstream_no_memory, reason_downstream_fault, reason_downstream_closed,
-	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
+	reason_downstream_no_memory, reason_downstream_fault, reason_downstream_address_family,
+	reason_downstream_martian_source_2, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
 	reason_downstream_prohibit, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
-	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
-	reason_downstream_udp_checksum, reason_downstream_not_ip,
+	reason_downstream_refused_by_device, reason_downstream_closed,
+	reason_downstream_ipv6_version, reason_downstream_mapped_address,
+	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
+	reason_downstream_not_ip,
 };
 
 /* What is the same for all receivers. */
@@ -340,6 +343,8 @@ struct downstream_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
+	__u32 kind2;
+	__u64 rest2;
 	__u64 quiet;
 	__u64 clock;
 	__u64 ip_end;
@@ -358,32 +363,88 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 					     void *front, __u64 priority,
 					     struct receiver_clients *r)
 {
+	struct hdr_short *saved_short = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
+	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->ends[fr_level(priority, 3)].addr + 12) +
+		ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->ends[fr_level(priority,
+						 3)].port) + bpf_htons(r->remote.port));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 +
+					 (__u64)ld32(r->ends[fr_level(priority, 3)].addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 61 > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+
+	struct hdr_short *new_short = data + 42;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st64(new_short->id, ld64(saved_short->id));
+	st32(&new_short->number, ld32(&saved_short->number));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->ends[fr_level(priority, 3)].addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->ends[fr_level(priority, 3)].port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 43);
+
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
+	return 0;
+}
+
+static __always_inline long downstream_copy2(struct downstream_same1 *same, struct __sk_buff *skb,
+					     void *front, __u64 priority,
+					     struct receiver_clients *r)
+{
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 42;
 
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum_2;
+	if (same->kind2 == FR_SUM_PARTIAL)
+		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64((__be64)((((be8(&saved_short->kind_hint) &
-						 15) == 0) ? ld64(r->id[fr_level(priority, 3)]) :
-						 ld64(r->other)))) +
-						 ((__u64)bpf_htonl((be32(&saved_short->number) +
-						 (__u64)r->base[fr_level(priority, 3)]) &
-						 0xffffffffULL) << 8));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
+		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
+						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->remote.port) +
+			fr_odd64((__be64)((((be8(&saved_short->kind_hint) & 15) == 0) ?
+					   ld64(r->id[fr_level(priority, 3)]) :
+					   ld64(r->other)))) +
+					   ((__u64)bpf_htonl((be32(&saved_short->number) +
+					   (__u64)r->base[fr_level(priority, 3)]) &
+					   0xffffffffULL) << 8));
+	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					   ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 61 > (void *)(long)skb->data_end))
@@ -393,7 +454,7 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short *new_short = data + 42;
 
-	fr_link(data, &r->hop_remote);
+	fr_link(data, &r->hop_remote_2);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
@@ -406,12 +467,12 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	st32(&new_short->number,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
+	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_ipv4->checksum, ip_checksum_2);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 43);
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote_2.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -442,11 +503,28 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 	__u64 ip_end = same->ip_end;
 	__u64 priority = same->priority;
 	struct receiver_clients *r = receiver_of_clients(fan->list, i);
+	struct hdr_short *saved_short = front + 42;
 
 	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
+
+	/* {match: "short.hint": 5, do: [{send: {from: "r.ends[priority]", to: "r.remote"}}]}, */
+	if ((be8(&saved_short->kind_hint) & 15) == 5) { /* rule */
+		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
+		    !fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
+			return fr_decline(r->receiver, skb->len,
+					  reason_downstream_martian_source_2);
+		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+			return fr_decline(r->receiver, skb->len,
+					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+		if (ip_end - 14 > r->hop_remote.mtu)
+			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
+		return downstream_copy1(same, skb, front, priority, r);
+	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
 	/* rule */
@@ -458,12 +536,12 @@ static __noinline long downstream_turn1(__u32 i, struct downstream_fan1 *fan)
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
+				  fr_indirect(&r->hop_remote_2, reason_downstream_no_route));
+	if (ip_end - 14 > r->hop_remote_2.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy1(same, skb, front, priority, r);
+	return downstream_copy2(same, skb, front, priority, r);
 }
 
 static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -502,8 +580,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_downstream_no_memory);
 	struct downstream_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
-	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_short *saved_short = front + 42;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -515,15 +593,27 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
-		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
-		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
-		 ld32(saved_ipv4->dst));
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
 		 64;
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+	if (same->kind2 == FR_SUM_FAULT)
+		return fr_up(skb, reason_downstream_no_memory);
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -630,6 +720,8 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 struct downstream_same2 {
 	__u32 kind0;
 	__u64 rest0;
+	__u32 kind1;
+	__u64 rest1;
 	__u64 quiet;
 	__u64 clock;
 	__u64 ip_end;
@@ -644,7 +736,61 @@ struct downstream_fan2 {
 	void *front;
 };
 
-static __always_inline long downstream_copy2(struct downstream_same2 *same, struct __sk_buff *skb,
+static __always_inline long downstream_copy3(struct downstream_same2 *same, struct __sk_buff *skb,
+					     void *front, __u64 priority,
+					     struct receiver_clients *r)
+{
+	struct hdr_short *saved_short = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+
+	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->ends[fr_level(priority, 3)].addr)) +
+		fr_add64(ld64(r->ends[fr_level(priority, 3)].addr + 8)) +
+		fr_add64(ld64(r->remote.addr)) + fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->ends[fr_level(priority,
+						 3)].port) + bpf_htons(r->remote.port));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 81 > (void *)(long)skb->data_end))
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+
+	struct hdr_short *new_short = data + 62;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_link(data, &r->hop_remote);
+	st64(new_short->id, ld64(saved_short->id));
+	st32(&new_short->number, ld32(&saved_short->number));
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->ends[fr_level(priority, 3)].addr));
+	st64(new_ipv6->src + 8, ld64(r->ends[fr_level(priority, 3)].addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->ends[fr_level(priority, 3)].port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
+
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
+	same->copies0++;
+	fr_copied(r->receiver, skb->len);
+	return 0;
+}
+
+static __always_inline long downstream_copy4(struct downstream_same2 *same, struct __sk_buff *skb,
 					     void *front, __u64 priority,
 					     struct receiver_clients *r)
 {
@@ -654,22 +800,22 @@ static __always_inline long downstream_copy2(struct downstream_same2 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	__be16 udp_checksum_2;
+	if (same->kind1 == FR_SUM_PARTIAL)
+		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64((__be64)((((be8(&saved_short->kind_hint) &
-						 15) == 0) ? ld64(r->id[fr_level(priority, 3)]) :
-						 ld64(r->other)))) +
-						 ((__u64)bpf_htonl((be32(&saved_short->number) +
-						 (__u64)r->base[fr_level(priority, 3)]) &
-						 0xffffffffULL) << 8));
+		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
+						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->remote.port) +
+			fr_odd64((__be64)((((be8(&saved_short->kind_hint) & 15) == 0) ?
+					   ld64(r->id[fr_level(priority, 3)]) :
+					   ld64(r->other)))) +
+					   ((__u64)bpf_htonl((be32(&saved_short->number) +
+					   (__u64)r->base[fr_level(priority, 3)]) &
+					   0xffffffffULL) << 8));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 81 > (void *)(long)skb->data_end))
@@ -679,7 +825,7 @@ static __always_inline long downstream_copy2(struct downstream_same2 *same, stru
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short *new_short = data + 62;
 
-	fr_link(data, &r->hop_remote);
+	fr_link(data, &r->hop_remote_2);
 	st32(new_ipv6->version_to_flow_label,
 	     bpf_htonl(0x60000000ULL |
 		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
@@ -697,11 +843,11 @@ static __always_inline long downstream_copy2(struct downstream_same2 *same, stru
 	st32(&new_short->number,
 	     bpf_htonl((be32(&saved_short->number) +
 			(__u64)r->base[fr_level(priority, 3)]) & 0xffffffffULL));
-	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_udp->checksum, udp_checksum_2);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, fr_complete_with(skb, same->csum, 78, 3), ETH_HLEN, 64);
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote_2.ifindex, 0)))
 		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
@@ -732,12 +878,31 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 	__u64 ip_end = same->ip_end;
 	__u64 priority = same->priority;
 	struct receiver_clients *r = receiver_of_clients(fan->list, i);
+	struct hdr_short *saved_short = front + 62;
 	struct hdr_udp *saved_udp = front + 54;
 
 	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
+
+	/* {match: "short.hint": 5, do: [{send: {from: "r.ends[priority]", to: "r.remote"}}]}, */
+	if ((be8(&saved_short->kind_hint) & 15) == 5) { /* rule */
+		if (fr_is_v4(r->ends[fr_level(priority, 3)].addr) != fr_is_v4(r->remote.addr) ||
+		    fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+		if (!fr_unicast(r->ends[fr_level(priority, 3)].addr))
+			return fr_decline(r->receiver, skb->len,
+					  reason_downstream_martian_source_2);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+			return fr_decline(r->receiver, skb->len,
+					  fr_indirect(&r->hop_remote, reason_downstream_no_route));
+		if (ip_end - 14 > r->hop_remote.mtu)
+			return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
+		return downstream_copy3(same, skb, front, priority, r);
+	}
 
 	/* {when: "!r.open[priority] || r.id[priority][7] == 0 || r.id[2] == r.other", do: [{d... */
 	/* rule */
@@ -751,12 +916,12 @@ static __noinline long downstream_turn2(__u32 i, struct downstream_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
-	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+	if (unlikely(r->hop_remote_2.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
-				  fr_indirect(&r->hop_remote, reason_downstream_no_route));
-	if (ip_end - 14 > r->hop_remote.mtu)
+				  fr_indirect(&r->hop_remote_2, reason_downstream_no_route));
+	if (ip_end - 14 > r->hop_remote_2.mtu)
 		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
-	return downstream_copy2(same, skb, front, priority, r);
+	return downstream_copy4(same, skb, front, priority, r);
 }
 
 static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -795,8 +960,8 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_downstream_no_memory);
 	struct downstream_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
-	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_short *saved_short = front + 62;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -808,6 +973,23 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+
+	/* udp.checksum, without what depends on the receiver */
+	same->kind1 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
+	if (same->kind1 == FR_SUM_FAULT)
+		return fr_up(skb, reason_downstream_no_memory);
+	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -953,7 +1135,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_upstream_sent = 40, reason_upstream_pass, reason_upstream_inactive,
+	reason_upstream_sent = 41, reason_upstream_pass, reason_upstream_inactive,
 	reason_upstream_vlan_tag, reason_upstream_other_host, reason_upstream_link_broadcast,
 	reason_upstream_link_multicast, reason_upstream_truncated, reason_upstream_ipv4_version,
 	reason_upstream_ip_options, reason_upstream_ipv4_reserved, reason_upstream_fragment,
@@ -1704,7 +1886,7 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_calls_sent = 80, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
+	reason_calls_sent = 81, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
 	reason_calls_other_host, reason_calls_link_broadcast, reason_calls_link_multicast,
 	reason_calls_truncated, reason_calls_ipv4_version, reason_calls_ip_options,
 	reason_calls_ipv4_reserved, reason_calls_fragment, reason_calls_ipv4_total_length,

@@ -185,6 +185,16 @@ func (t *SourcesTable) Get(key netip.Addr) (SourcesRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *SourcesTable) Delete(key netip.Addr) error { return t.t.Delete(t.key(key)) }
 
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *SourcesTable) DeleteMany(keys ...netip.Addr) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
+
 // SourcesEntry is a row of sources with its key.
 type SourcesEntry struct {
 	Key netip.Addr
@@ -241,6 +251,16 @@ func (r *Relay) ConnectionSessions() iter.Seq[*ConnectionSession] {
 			}
 		}
 	}
+}
+
+// CloseConnectionSessions closes sessions, and removes the rows of thousands with one system call for each table.
+// Those that are over are left out.
+func (r *Relay) CloseConnectionSessions(sessions ...*ConnectionSession) error {
+	all := make([]*runtime.Session, len(sessions))
+	for i, s := range sessions {
+		all[i] = s.s
+	}
+	return r.rt.CloseSessions(all...)
 }
 
 // Fields returns what the session was opened with.

@@ -188,6 +188,16 @@ func (t *RoutesTable) Get(key netip.Prefix) (RoutesRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *RoutesTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
 
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *RoutesTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
+
 // RoutesEntry is a row of routes with its key.
 type RoutesEntry struct {
 	Key netip.Prefix

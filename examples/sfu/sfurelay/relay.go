@@ -310,6 +310,16 @@ func (t *StreamsTable) Get(key StreamsKey) (StreamsRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *StreamsTable) Delete(key StreamsKey) error { return t.t.Delete(t.key(key)) }
 
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *StreamsTable) DeleteMany(keys ...StreamsKey) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
+
 // StreamsEntry is a row of streams with its key.
 type StreamsEntry struct {
 	Key StreamsKey

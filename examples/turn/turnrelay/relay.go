@@ -249,6 +249,16 @@ func (r *Relay) ChannelSessions() iter.Seq[*ChannelSession] {
 	}
 }
 
+// CloseChannelSessions closes sessions, and removes the rows of thousands with one system call for each table. Those
+// that are over are left out.
+func (r *Relay) CloseChannelSessions(sessions ...*ChannelSession) error {
+	all := make([]*runtime.Session, len(sessions))
+	for i, s := range sessions {
+		all[i] = s.s
+	}
+	return r.rt.CloseSessions(all...)
+}
+
 // Fields returns what the session was opened with.
 func (s *ChannelSession) Fields() Channel {
 	v := s.s.Values()
