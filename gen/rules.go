@@ -408,9 +408,6 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 		})
 		return
 	}
-	for _, e := range w.fx.Emits {
-		e.Full = -1 // nothing is sent that would have to be reported
-	}
 	emit(w.blk, &ir.Drop{
 		Effects: w.fx.Effects, Reason: w.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says", a.Reason.Pos),
 		Pos: a.Pos,

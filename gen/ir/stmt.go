@@ -220,7 +220,7 @@ func (s *Up) parts(*visitor) {}
 
 // Drop drops the packet.
 type Drop struct {
-	Effects // Emits that are not required, and Lets
+	Effects // Emits, of which a required one that finds no room in the ring sends the packet up, and Lets
 	Reason  int
 	Pos     diag.Pos
 }
