@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net"
 	"net/netip"
+	goruntime "runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,6 +78,7 @@ type events struct {
 	base     time.Time // and
 	baseMono uint64    // were the same moment
 	trusted  int       // for how many more records that is used: the wall clock may be set
+	pending  Event     // of Pending
 
 	named []atomic.Pointer[Receiver] // by identity, those that are gone included until their identity is used again
 	mu    sync.Mutex
@@ -206,6 +208,51 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 		}
 	}
 }
+
+// Pending iterates over the events that programs had begun when it was called. It doesn't sleep: at most it waits for a
+// program that is writing a record at this moment. So a server that reads a datagram from a socket, and then Pending,
+// knows all events of that datagram. Iterations take turns; f, the body of the loop, must not read events itself.
+func (r *Relay) Pending() iter.Seq[*Event] {
+	return func(yield func(*Event) bool) {
+		e := r.events
+		if e == nil || !e.reading.Lock(context.Background(), e.over) {
+			return
+		}
+		defer e.reading.Unlock()
+		defer e.ring.Release()
+		ev := &e.pending
+		for end := e.ring.End(); e.ring.Pos() < end && !e.ended.Load(); {
+			data, at, ok := e.ring.Next(ev.data[:0])
+			ev.data = data
+			switch {
+			case !ok:
+				goruntime.Gosched()
+			case e.decode(ev, at) && !yield(ev):
+				return
+			}
+		}
+		e.forget()
+		e.trusted = 0
+	}
+}
+
+// AwaitEvents sleeps until there is an event to read, for a server that reads them by Pending. The error is that of
+// [Relay.Events].
+func (r *Relay) AwaitEvents(ctx context.Context) error {
+	e := r.events
+	if e == nil {
+		return fmt.Errorf("relay %q has no events", r.desc.Name)
+	}
+	defer context.AfterFunc(ctx, e.ring.Wake)()
+	if err := e.ring.Await(ctx); err != nil {
+		return e.why(ctx, err)
+	}
+	return nil
+}
+
+// Quiesce returns when all packets that programs were processing when it was called have been processed: some
+// milliseconds. So packets of which a row is to be kept away are gone when it returns, and their events are in the ring.
+func (r *Relay) Quiesce() error { return r.using(gracePeriod) }
 
 // release publishes what was read to the kernel, and to who may adopt the relay, unless another iteration is reading.
 func (e *events) release() {

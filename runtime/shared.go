@@ -57,6 +57,15 @@ func (c *Counter) CompareAndSwap(old, new uint64) bool {
 	return c != nil && !c.gone.Load() && c.mem.CompareAndSwap64(c.index, 0, old, new)
 }
 
+// Memory returns the value as memory that the kernel's programs share, for what counts in it by itself. It must not be
+// used when the counter's row is gone, since another row has it then, nor when nothing refers to the counter any more.
+func (c *Counter) Memory() *atomic.Uint64 {
+	if c == nil || c.gone.Load() {
+		return new(atomic.Uint64)
+	}
+	return c.mem.Atomic64(c.index, 0)
+}
+
 // String formats the value.
 func (c *Counter) String() string { return fmt.Sprint(c.Load()) }
 

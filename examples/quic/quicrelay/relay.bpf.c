@@ -9,7 +9,7 @@
  */
 
 #define FR_REASONS 153
-#define FR_NEEDS_ROWS 16
+#define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 14337
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 2049
@@ -87,10 +87,12 @@ _Static_assert(sizeof(struct key_connections) == 44, "layout of key_connections"
 
 struct val_connections {
 	__u32 feed;
+	__u32 base;
 	__u32 subscriber;
+	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_connections) == 8, "layout of val_connections");
+_Static_assert(sizeof(struct val_connections) == 16, "layout of val_connections");
 
 /* table dropped */
 struct key_dropped {
@@ -149,7 +151,7 @@ struct event_sent {
 	struct fr_event head;
 	__u64 pn;
 	__u64 id;
-	__u64 was;
+	__u64 stream;
 	__u64 offset;
 	__u32 length;
 	__u32 size;
@@ -183,9 +185,14 @@ struct event_acked {
 	__u64 first;
 	__u64 gap;
 	__u64 second;
+	__u8 type;
+	__u8 pad1[7];
+	__u64 ect0;
+	__u64 ect1;
+	__u64 ce;
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct event_acked) == 80, "layout of event_acked");
+_Static_assert(sizeof(struct event_acked) == 112, "layout of event_acked");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -200,6 +207,7 @@ static __always_inline __u64 copy_connections(void *to, const void *from)
 
 	FR_COPY(32, 0);
 	FR_COPY(32, 4);
+	FR_COPY(32, 8);
 	return all;
 }
 
@@ -326,6 +334,7 @@ struct prog_streams_fan1 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
+	struct val_connections *c;
 };
 
 static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
@@ -334,7 +343,7 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 					       void *saved_short_pn_end, __u64 short_payload_end,
 					       __u64 stream_id_size, __u64 stream_id,
 					       __u64 stream_offset, __u64 stream_length_end,
-					       __u64 priority, __u64 id,
+					       __u64 priority, __u64 id, struct val_connections *c,
 					       struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -343,7 +352,7 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 	void *data;
 	void *at_short_pn_end;
 
-	/* {emit: sent: {pn: "pn", id: "id", was: "stream.id", offset: "stream.offset", length... */
+	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
 		return fr_decline(r->receiver, skb->len, reason_streams_ring_full);
@@ -380,7 +389,7 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 		return fr_decline(r->receiver, skb->len, reason_streams_contended);
 	}
 
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
@@ -467,7 +476,7 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 	st32((void *)event0 + 60, 0);
 	event0->pn = pn;
 	event0->id = id;
-	event0->was = stream_id;
+	event0->stream = stream_id + (__u64)c->base;
 	event0->offset = stream_offset;
 	event0->length = short_payload_end - stream_length_end;
 	event0->size = udp_end - 42;
@@ -491,6 +500,7 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 	__u64 stream_offset = same->stream_offset;
 	__u64 stream_length_end = same->stream_length_end;
 	__u64 priority = same->priority;
+	struct val_connections *c = fan->c;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, 0x3f));
 	const struct fr_lease *lease = fr_the_lease();
@@ -513,8 +523,9 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 		return fr_decline(r->receiver, skb->len, reason_streams_size);
 	}
 
-	/* {when: "stream.id & 2 == 0 || stream.id < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id < fr_shared_get(r->begin)) { /* rule */
+	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
+	/* rule */
+	if ((stream_id & 2) == 0 || (stream_id + (__u64)c->base) < fr_shared_get(r->begin)) {
 		return fr_decline(r->receiver, skb->len, reason_streams_before);
 	}
 
@@ -528,7 +539,7 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
 	}
 
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id"], do: [{drop: "drop... */
+	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
@@ -536,8 +547,8 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 			enum fr_found found;
 
 			key.subscriber = r->id;
-			key.stream = stream_id;
-			found = find_dropped(&key, lease, 8, &d);
+			key.stream = stream_id + (__u64)c->base;
+			found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
 			if (found == FR_MISSING)
@@ -559,11 +570,12 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
 
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
 	__u64 streams;
 	{
-		struct fr_translation_key key = { .key = stream_id, .space = r->streams };
+		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
+						 .space = r->streams };
 		struct fr_translation *translation = NULL;
 		int how = fr_translation(&key, &translation);
 
@@ -584,7 +596,7 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
 	return prog_streams_copy1(same, skb, front, udp_end, short_pn_size, short_pn_end,
 				  saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-				  stream_offset, stream_length_end, priority, id, r);
+				  stream_offset, stream_length_end, priority, id, c, r);
 }
 
 static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
@@ -674,6 +686,7 @@ static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end
 		.skb = skb,
 		.list = list,
 		.front = front,
+		.c = c,
 	};
 	bpf_loop(list->count, prog_streams_turn1, &fan, 0);
 
@@ -942,6 +955,7 @@ struct prog_streams_fan2 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
+	struct val_connections *c;
 };
 
 static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
@@ -950,7 +964,7 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 					       void *saved_short_pn_end, __u64 short_payload_end,
 					       __u64 stream_id_size, __u64 stream_id,
 					       __u64 stream_offset, __u64 stream_length_end,
-					       __u64 priority, __u64 id,
+					       __u64 priority, __u64 id, struct val_connections *c,
 					       struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -959,7 +973,7 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 	void *data;
 	void *at_short_pn_end;
 
-	/* {emit: sent: {pn: "pn", id: "id", was: "stream.id", offset: "stream.offset", length... */
+	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
 		return fr_decline(r->receiver, skb->len, reason_streams_ring_full);
@@ -996,7 +1010,7 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 		return fr_decline(r->receiver, skb->len, reason_streams_contended);
 	}
 
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
@@ -1079,7 +1093,7 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 	st32((void *)event0 + 60, 0);
 	event0->pn = pn;
 	event0->id = id;
-	event0->was = stream_id;
+	event0->stream = stream_id + (__u64)c->base;
 	event0->offset = stream_offset;
 	event0->length = short_payload_end - stream_length_end;
 	event0->size = udp_end - 62;
@@ -1103,6 +1117,7 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 	__u64 stream_offset = same->stream_offset;
 	__u64 stream_length_end = same->stream_length_end;
 	__u64 priority = same->priority;
+	struct val_connections *c = fan->c;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	void *saved_short_pn_end = fr_pin(front + fr_bound(short_pn_end, 0x7f));
 	struct hdr_udp *saved_udp = front + 54;
@@ -1126,8 +1141,9 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 		return fr_decline(r->receiver, skb->len, reason_streams_size);
 	}
 
-	/* {when: "stream.id & 2 == 0 || stream.id < r.begin", do: [{drop: "before"}]}, */
-	if ((stream_id & 2) == 0 || stream_id < fr_shared_get(r->begin)) { /* rule */
+	/* {when: "stream.id & 2 == 0 || stream.id + c.base < r.begin", do: [{drop: "before"}]}, */
+	/* rule */
+	if ((stream_id & 2) == 0 || (stream_id + (__u64)c->base) < fr_shared_get(r->begin)) {
 		return fr_decline(r->receiver, skb->len, reason_streams_before);
 	}
 
@@ -1141,7 +1157,7 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 		return fr_decline(r->receiver, skb->len, reason_streams_no_stream_id);
 	}
 
-	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id"], do: [{drop: "drop... */
+	/* {when: "r.drops != 0", lookup: d: dropped: ["r.id", "stream.id + c.base"], do: [{dr... */
 	struct val_dropped *d;
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
@@ -1149,8 +1165,8 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 			enum fr_found found;
 
 			key.subscriber = r->id;
-			key.stream = stream_id;
-			found = find_dropped(&key, lease, 8, &d);
+			key.stream = stream_id + (__u64)c->base;
+			found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
 			if (found == FR_MISSING)
@@ -1174,11 +1190,12 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_streams_too_big);
 
-	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id, alloc(r.next_strea... */
+	/* {let: {pn: "alloc(r.next)", id: "translate(r.streams, stream.id + c.base, alloc(r.n... */
 	__u64 next_stream;
 	__u64 streams;
 	{
-		struct fr_translation_key key = { .key = stream_id, .space = r->streams };
+		struct fr_translation_key key = { .key = stream_id + (__u64)c->base,
+						 .space = r->streams };
 		struct fr_translation *translation = NULL;
 		int how = fr_translation(&key, &translation);
 
@@ -1199,7 +1216,7 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
 	return prog_streams_copy2(same, skb, front, udp_end, short_pn_size, short_pn_end,
 				  saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-				  stream_offset, stream_length_end, priority, id, r);
+				  stream_offset, stream_length_end, priority, id, c, r);
 }
 
 static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
@@ -1286,6 +1303,7 @@ static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end
 		.skb = skb,
 		.list = list,
 		.front = front,
+		.c = c,
 	};
 	bpf_loop(list->count, prog_streams_turn2, &fan, 0);
 
@@ -2505,7 +2523,7 @@ enum {
 	reason_acks_not_ip,
 };
 
-static __always_inline int prog_acks_ipv4_rest_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int prog_acks_ipv4_rest_rest_rest_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -2513,26 +2531,23 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest_send(struct __sk_buff *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_largest, __u64 ack_delay,
-							 __u64 ack_count, __u64 ack_first,
-							 __u64 ack_gap, __u64 ack_second,
-							 __u64 ack_second_end)
+static __always_inline int prog_acks_ipv4_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
+	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 ack_largest,
+	__u64 ack_delay, __u64 ack_count, __u64 ack_first, __u64 ack_gap, __u64 ack_second,
+	__u64 ack_ect0, __u64 ack_ect1, __u64 ack_ce, __u64 ack_ce_end)
 {
-	void *at_ack_second_end;
+	void *at_ack_ce_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_ack *ack = at_short_pn_end;
 
-	/* {name: "gap", varint: "quic", when: "count == 1"}, {name: "second", varint: "quic",... */
-	at_ack_second_end = fr_pin(data + fr_bound(ack_second_end, 0x7f));
-	if (at_ack_second_end > data_end)
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
+	if (at_ack_ce_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
-	if (ack_second_end > short_payload_end)
+	if (ack_ce_end > short_payload_end)
 		return fr_up(skb, reason_acks_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
@@ -2540,7 +2555,7 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, 
 		return fr_up(skb, reason_acks_gso_packet);
 
 	/* when:  "len(ack.payload) == 0" */
-	if ((short_payload_end - ack_second_end) != 0)
+	if ((short_payload_end - ack_ce_end) != 0)
 		return fr_up(skb, reason_acks_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
@@ -2564,7 +2579,7 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, 
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
 	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
-		return prog_acks_ipv4_rest_rest_rest_send(skb);
+		return prog_acks_ipv4_rest_rest_rest_rest_send(skb);
 	}
 
 	/* {drop: "acked"}, */
@@ -2576,6 +2591,9 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, 
 	fr_head(&event0->head, 0, 3, sizeof(*event0));
 	st8((void *)event0 + 25, 0);
 	st16((void *)event0 + 26, 0);
+	st8((void *)event0 + 81, 0);
+	st16((void *)event0 + 82, 0);
+	st32((void *)event0 + 84, 0);
 	event0->subscriber = c->subscriber;
 	event0->pn = short_pn;
 	event0->pn_size = short_pn_size;
@@ -2586,16 +2604,98 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, 
 	event0->first = ack_first;
 	event0->gap = ack_gap;
 	event0->second = ack_second;
+	event0->type = be8(&ack->type);
+	event0->ect0 = ack_ect0;
+	event0->ect1 = ack_ect1;
+	event0->ce = ack_ce;
 	fr_submit(&event0->head, bpf_ktime_get_ns());
 	return fr_drop(skb->len, reason_acks_acked);
+}
+
+static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, void *data,
+							 void *data_end,
+							 const struct fr_lease *lease,
+							 __u64 udp_end, __u64 short_pn_size,
+							 void *at_short_pn_end, __u64 short_pn,
+							 __u64 short_payload_end, __u64 ack_largest,
+							 __u64 ack_delay, __u64 ack_count,
+							 __u64 ack_first, __u64 ack_gap,
+							 __u64 ack_second, __u64 ack_second_end)
+{
+	void *at_ack_second_end;
+	void *at_ack_ect0_end;
+	void *at_ack_ect1_end;
+	struct hdr_ack *ack = at_short_pn_end;
+
+	/* {name: "gap", varint: "quic", when: "count == 1"}, {name: "second", varint: "quic",... */
+	at_ack_second_end = fr_pin(data + fr_bound(ack_second_end, 0x7f));
+	if (at_ack_second_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_second_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_present = be8(&ack->type) == 3;
+	__u64 ack_ect0;
+	__u64 ack_ect0_size;
+	if (ack_ect0_present) { /* ect0 */
+		ack_ect0_size = fr_varint(at_ack_second_end, data_end, &ack_ect0);
+		if (!ack_ect0_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ect0_size = 0;
+		ack_ect0 = 0;
+	}
+	__u64 ack_ect0_end = fr_forget(skb, ack_second_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_ect0_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ect1_size = 0;
+		ack_ect1 = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
+	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
+	if (at_ack_ect1_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_ect1_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ce_present = be8(&ack->type) == 3;
+	__u64 ack_ce;
+	__u64 ack_ce_size;
+	if (ack_ce_present) { /* ce */
+		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		if (!ack_ce_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ce_size = 0;
+		ack_ce = 0;
+	}
+	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+
+	return prog_acks_ipv4_rest_rest_rest_rest(skb, data, data_end, lease, udp_end,
+						  short_pn_size, at_short_pn_end, short_pn,
+						  short_payload_end, ack_largest, ack_delay,
+						  ack_count, ack_first, ack_gap, ack_second,
+						  ack_ect0, ack_ect1, ack_ce, ack_ce_end);
 }
 
 static __always_inline int prog_acks_ipv4_rest_rest(struct __sk_buff *skb, void *data,
 						    void *data_end, const struct fr_lease *lease,
 						    __u64 udp_end, __u64 short_pn_size,
-						    __u64 short_pn, __u64 short_payload_end,
-						    __u64 ack_largest, __u64 ack_delay,
-						    __u64 ack_count, __u64 ack_count_end)
+						    void *at_short_pn_end, __u64 short_pn,
+						    __u64 short_payload_end, __u64 ack_largest,
+						    __u64 ack_delay, __u64 ack_count,
+						    __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -2652,9 +2752,9 @@ static __always_inline int prog_acks_ipv4_rest_rest(struct __sk_buff *skb, void 
 	__u64 ack_second_end = fr_forget(skb, ack_gap_end + ack_second_size);
 
 	return prog_acks_ipv4_rest_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					     short_pn, short_payload_end, ack_largest, ack_delay,
-					     ack_count, ack_first, ack_gap, ack_second,
-					     ack_second_end);
+					     at_short_pn_end, short_pn, short_payload_end,
+					     ack_largest, ack_delay, ack_count, ack_first, ack_gap,
+					     ack_second, ack_second_end);
 }
 
 static __always_inline int prog_acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -2685,13 +2785,13 @@ static __always_inline int prog_acks_ipv4_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_acks_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	/* {name: "type", bits: 8, is: 2, reason: "other_frame"}, {name: "largest", varint: "q... */
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
 	ack = at_short_pn_end;
 	if ((void *)(ack + 1) > data_end)
 		return fr_up(skb, reason_acks_truncated);
 	if ((short_pn_end + 1) > short_payload_end)
 		return fr_up(skb, reason_acks_truncated);
-	if (be8(&ack->type) != 2)
+	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
 		return fr_up(skb, reason_acks_other_frame);
 	__u64 ack_largest;
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
@@ -2722,8 +2822,8 @@ static __always_inline int prog_acks_ipv4_rest(struct __sk_buff *skb, void *data
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 
 	return prog_acks_ipv4_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					short_pn, short_payload_end, ack_largest, ack_delay,
-					ack_count, ack_count_end);
+					at_short_pn_end, short_pn, short_payload_end, ack_largest,
+					ack_delay, ack_count, ack_count_end);
 }
 
 static __always_inline int prog_acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -2798,7 +2898,7 @@ static __always_inline int prog_acks_ipv4(struct __sk_buff *skb, void *data, voi
 	return prog_acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size);
 }
 
-static __always_inline int prog_acks_ipv6_rest_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int prog_acks_ipv6_rest_rest_rest_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -2806,26 +2906,23 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest_send(struct __sk_buff *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_largest, __u64 ack_delay,
-							 __u64 ack_count, __u64 ack_first,
-							 __u64 ack_gap, __u64 ack_second,
-							 __u64 ack_second_end)
+static __always_inline int prog_acks_ipv6_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
+	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 ack_largest,
+	__u64 ack_delay, __u64 ack_count, __u64 ack_first, __u64 ack_gap, __u64 ack_second,
+	__u64 ack_ect0, __u64 ack_ect1, __u64 ack_ce, __u64 ack_ce_end)
 {
-	void *at_ack_second_end;
+	void *at_ack_ce_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_ack *ack = at_short_pn_end;
 
-	/* {name: "gap", varint: "quic", when: "count == 1"}, {name: "second", varint: "quic",... */
-	at_ack_second_end = fr_pin(data + fr_bound(ack_second_end, 0x7f));
-	if (at_ack_second_end > data_end)
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
+	if (at_ack_ce_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
-	if (ack_second_end > short_payload_end)
+	if (ack_ce_end > short_payload_end)
 		return fr_up(skb, reason_acks_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
@@ -2833,7 +2930,7 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, 
 		return fr_up(skb, reason_acks_gso_packet);
 
 	/* when:  "len(ack.payload) == 0" */
-	if ((short_payload_end - ack_second_end) != 0)
+	if ((short_payload_end - ack_ce_end) != 0)
 		return fr_up(skb, reason_acks_no_match);
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
@@ -2857,7 +2954,7 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, 
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
 	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
-		return prog_acks_ipv6_rest_rest_rest_send(skb);
+		return prog_acks_ipv6_rest_rest_rest_rest_send(skb);
 	}
 
 	/* {drop: "acked"}, */
@@ -2869,6 +2966,9 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, 
 	fr_head(&event0->head, 0, 3, sizeof(*event0));
 	st8((void *)event0 + 25, 0);
 	st16((void *)event0 + 26, 0);
+	st8((void *)event0 + 81, 0);
+	st16((void *)event0 + 82, 0);
+	st32((void *)event0 + 84, 0);
 	event0->subscriber = c->subscriber;
 	event0->pn = short_pn;
 	event0->pn_size = short_pn_size;
@@ -2879,16 +2979,98 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, 
 	event0->first = ack_first;
 	event0->gap = ack_gap;
 	event0->second = ack_second;
+	event0->type = be8(&ack->type);
+	event0->ect0 = ack_ect0;
+	event0->ect1 = ack_ect1;
+	event0->ce = ack_ce;
 	fr_submit(&event0->head, bpf_ktime_get_ns());
 	return fr_drop(skb->len, reason_acks_acked);
+}
+
+static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, void *data,
+							 void *data_end,
+							 const struct fr_lease *lease,
+							 __u64 udp_end, __u64 short_pn_size,
+							 void *at_short_pn_end, __u64 short_pn,
+							 __u64 short_payload_end, __u64 ack_largest,
+							 __u64 ack_delay, __u64 ack_count,
+							 __u64 ack_first, __u64 ack_gap,
+							 __u64 ack_second, __u64 ack_second_end)
+{
+	void *at_ack_second_end;
+	void *at_ack_ect0_end;
+	void *at_ack_ect1_end;
+	struct hdr_ack *ack = at_short_pn_end;
+
+	/* {name: "gap", varint: "quic", when: "count == 1"}, {name: "second", varint: "quic",... */
+	at_ack_second_end = fr_pin(data + fr_bound(ack_second_end, 0x7f));
+	if (at_ack_second_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_second_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+
+	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_present = be8(&ack->type) == 3;
+	__u64 ack_ect0;
+	__u64 ack_ect0_size;
+	if (ack_ect0_present) { /* ect0 */
+		ack_ect0_size = fr_varint(at_ack_second_end, data_end, &ack_ect0);
+		if (!ack_ect0_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ect0_size = 0;
+		ack_ect0 = 0;
+	}
+	__u64 ack_ect0_end = fr_forget(skb, ack_second_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0xff));
+	if (at_ack_ect0_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_ect0_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ect1_size = 0;
+		ack_ect1 = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
+	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0xff));
+	if (at_ack_ect1_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_ect1_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ce_present = be8(&ack->type) == 3;
+	__u64 ack_ce;
+	__u64 ack_ce_size;
+	if (ack_ce_present) { /* ce */
+		ack_ce_size = fr_varint(at_ack_ect1_end, data_end, &ack_ce);
+		if (!ack_ce_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ce_size = 0;
+		ack_ce = 0;
+	}
+	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
+
+	return prog_acks_ipv6_rest_rest_rest_rest(skb, data, data_end, lease, udp_end,
+						  short_pn_size, at_short_pn_end, short_pn,
+						  short_payload_end, ack_largest, ack_delay,
+						  ack_count, ack_first, ack_gap, ack_second,
+						  ack_ect0, ack_ect1, ack_ce, ack_ce_end);
 }
 
 static __always_inline int prog_acks_ipv6_rest_rest(struct __sk_buff *skb, void *data,
 						    void *data_end, const struct fr_lease *lease,
 						    __u64 udp_end, __u64 short_pn_size,
-						    __u64 short_pn, __u64 short_payload_end,
-						    __u64 ack_largest, __u64 ack_delay,
-						    __u64 ack_count, __u64 ack_count_end)
+						    void *at_short_pn_end, __u64 short_pn,
+						    __u64 short_payload_end, __u64 ack_largest,
+						    __u64 ack_delay, __u64 ack_count,
+						    __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -2945,9 +3127,9 @@ static __always_inline int prog_acks_ipv6_rest_rest(struct __sk_buff *skb, void 
 	__u64 ack_second_end = fr_forget(skb, ack_gap_end + ack_second_size);
 
 	return prog_acks_ipv6_rest_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					     short_pn, short_payload_end, ack_largest, ack_delay,
-					     ack_count, ack_first, ack_gap, ack_second,
-					     ack_second_end);
+					     at_short_pn_end, short_pn, short_payload_end,
+					     ack_largest, ack_delay, ack_count, ack_first, ack_gap,
+					     ack_second, ack_second_end);
 }
 
 static __always_inline int prog_acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -2975,13 +3157,13 @@ static __always_inline int prog_acks_ipv6_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_acks_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	/* {name: "type", bits: 8, is: 2, reason: "other_frame"}, {name: "largest", varint: "q... */
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
 	ack = at_short_pn_end;
 	if ((void *)(ack + 1) > data_end)
 		return fr_up(skb, reason_acks_truncated);
 	if ((short_pn_end + 1) > short_payload_end)
 		return fr_up(skb, reason_acks_truncated);
-	if (be8(&ack->type) != 2)
+	if (!(be8(&ack->type) >= 2 && be8(&ack->type) <= 3))
 		return fr_up(skb, reason_acks_other_frame);
 	__u64 ack_largest;
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
@@ -3012,8 +3194,8 @@ static __always_inline int prog_acks_ipv6_rest(struct __sk_buff *skb, void *data
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 
 	return prog_acks_ipv6_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					short_pn, short_payload_end, ack_largest, ack_delay,
-					ack_count, ack_count_end);
+					at_short_pn_end, short_pn, short_payload_end, ack_largest,
+					ack_delay, ack_count, ack_count_end);
 }
 
 static __always_inline int prog_acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -3089,7 +3271,7 @@ SEC("tc") int prog_acks(struct __sk_buff *skb)
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
-	fr_pull(skb, 124);
+	fr_pull(skb, 148);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 

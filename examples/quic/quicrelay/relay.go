@@ -301,7 +301,7 @@ const (
 	AcksShortReserved      // short.reserved is not 0
 	AcksKeyPhase           // short.key_phase is not 0
 	AcksShortPN            // short.pn is longer than the spec allows
-	AcksOtherFrame         // ack.type is not 2
+	AcksOtherFrame         // ack.type is not 2 or 3
 	AcksRanges             // ack.count is not 0 or 1
 	AcksNoMatch            // the program's match or condition isn't true
 	AcksNoConnections      // no row in connections
@@ -336,6 +336,7 @@ type ConnectionsKey struct {
 // ConnectionsRow is a value of connections.
 type ConnectionsRow struct {
 	Feed       uint32
+	Base       uint32
 	Subscriber uint32
 }
 
@@ -346,14 +347,15 @@ func (t *ConnectionsTable) key(key ConnectionsKey) []any {
 func (t *ConnectionsTable) row(v []any) ConnectionsRow {
 	return ConnectionsRow{
 		Feed:       uint32(v[0].(uint64)),
-		Subscriber: uint32(v[1].(uint64)),
+		Base:       uint32(v[1].(uint64)),
+		Subscriber: uint32(v[2].(uint64)),
 	}
 }
 
 // Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
 // ones. Errors: *runtime.ValueError, *runtime.FullError.
 func (t *ConnectionsTable) Put(key ConnectionsKey, row ConnectionsRow) error {
-	return t.t.Put(t.key(key), []any{row.Feed, row.Subscriber})
+	return t.t.Put(t.key(key), []any{row.Feed, row.Base, row.Subscriber})
 }
 
 // Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
@@ -699,7 +701,7 @@ type SentEvent struct {
 	Mono     time.Duration        // the same on the kernel's monotonic clock
 	PN       uint64
 	ID       uint64
-	Was      uint64
+	Stream   uint64
 	Offset   uint64
 	Length   uint32
 	Size     uint32
@@ -734,6 +736,10 @@ type AckedEvent struct {
 	First      uint64
 	Gap        uint64
 	Second     uint64
+	Type       uint8
+	Ect0       uint64
+	Ect1       uint64
+	Ce         uint64
 }
 
 func (AckedEvent) event() {}
@@ -750,51 +756,70 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			var ev Event
-			switch e.ID {
-			case 1:
-				ev = SentEvent{
-					Receiver: wrapSubscribersReceiver(e.Receiver),
-					Time:     e.Time,
-					Mono:     e.Mono,
-					PN:       uint64(e.Uint(0)),
-					ID:       uint64(e.Uint(1)),
-					Was:      uint64(e.Uint(2)),
-					Offset:   uint64(e.Uint(3)),
-					Length:   uint32(e.Uint(4)),
-					Size:     uint32(e.Uint(5)),
-					Type:     uint8(e.Uint(6)),
-				}
-			case 2:
-				ev = DatagramEvent{
-					Receiver: wrapSubscribersReceiver(e.Receiver),
-					Time:     e.Time,
-					Mono:     e.Mono,
-					PN:       uint64(e.Uint(0)),
-					Was:      uint32(e.Uint(1)),
-					Size:     uint32(e.Uint(2)),
-				}
-			case 3:
-				ev = AckedEvent{
-					Time:       e.Time,
-					Mono:       e.Mono,
-					Subscriber: uint32(e.Uint(0)),
-					PN:         uint32(e.Uint(1)),
-					PNSize:     uint8(e.Uint(2)),
-					Size:       uint32(e.Uint(3)),
-					Largest:    uint64(e.Uint(4)),
-					Delay:      uint64(e.Uint(5)),
-					Count:      uint64(e.Uint(6)),
-					First:      uint64(e.Uint(7)),
-					Gap:        uint64(e.Uint(8)),
-					Second:     uint64(e.Uint(9)),
-				}
-			}
-			if !yield(ev, nil) {
+			if !yield(typedEvent(e), nil) {
 				return
 			}
 		}
 	}
+}
+
+// Pending iterates over the events that programs had begun when it was called, without sleeping: a server that reads
+// a datagram from a socket, and then Pending, knows all events of that datagram.
+func (r *Relay) Pending() iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for e := range r.rt.Pending() {
+			if !yield(typedEvent(e)) {
+				return
+			}
+		}
+	}
+}
+
+func typedEvent(e *runtime.Event) Event {
+	switch e.ID {
+	case 1:
+		return SentEvent{
+			Receiver: wrapSubscribersReceiver(e.Receiver),
+			Time:     e.Time,
+			Mono:     e.Mono,
+			PN:       uint64(e.Uint(0)),
+			ID:       uint64(e.Uint(1)),
+			Stream:   uint64(e.Uint(2)),
+			Offset:   uint64(e.Uint(3)),
+			Length:   uint32(e.Uint(4)),
+			Size:     uint32(e.Uint(5)),
+			Type:     uint8(e.Uint(6)),
+		}
+	case 2:
+		return DatagramEvent{
+			Receiver: wrapSubscribersReceiver(e.Receiver),
+			Time:     e.Time,
+			Mono:     e.Mono,
+			PN:       uint64(e.Uint(0)),
+			Was:      uint32(e.Uint(1)),
+			Size:     uint32(e.Uint(2)),
+		}
+	case 3:
+		return AckedEvent{
+			Time:       e.Time,
+			Mono:       e.Mono,
+			Subscriber: uint32(e.Uint(0)),
+			PN:         uint32(e.Uint(1)),
+			PNSize:     uint8(e.Uint(2)),
+			Size:       uint32(e.Uint(3)),
+			Largest:    uint64(e.Uint(4)),
+			Delay:      uint64(e.Uint(5)),
+			Count:      uint64(e.Uint(6)),
+			First:      uint64(e.Uint(7)),
+			Gap:        uint64(e.Uint(8)),
+			Second:     uint64(e.Uint(9)),
+			Type:       uint8(e.Uint(10)),
+			Ect0:       uint64(e.Uint(11)),
+			Ect1:       uint64(e.Uint(12)),
+			Ce:         uint64(e.Uint(13)),
+		}
+	}
+	return nil
 }
 
 // Lost is how many records of each event were lost because the ring was full.
@@ -823,11 +848,12 @@ var desc = abi.Desc{
 			{Name: "dcid", Kind: abi.KindBytes, Size: 8, Off: 36},
 		}, KeySize: 44, Value: []abi.Member{
 			{Name: "feed", Kind: abi.KindUint, Bits: 32, Size: 4},
-			{Name: "subscriber", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 4},
-		}, ValueSize: 8},
+			{Name: "base", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 4},
+			{Name: "subscriber", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 8},
+		}, ValueSize: 16},
 		{Name: "dropped", Kind: abi.TableHash, Size: 65536, Key: []abi.Member{
 			{Name: "subscriber", Kind: abi.KindUint, Bits: 32, Size: 4},
-			{Name: "stream", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 8},
+			{Name: "stream", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 8},
 		}, KeySize: 16, Value: []abi.Member{
 			{Name: "since", Kind: abi.KindUint, Bits: 64, Size: 8},
 		}, ValueSize: 8},
@@ -997,7 +1023,7 @@ var desc = abi.Desc{
 			{Name: "short_reserved", Kind: abi.ReasonPunted, Doc: "short.reserved is not 0"},
 			{Name: "key_phase", Kind: abi.ReasonPunted, Doc: "short.key_phase is not 0"},
 			{Name: "short_pn", Kind: abi.ReasonPunted, Doc: "short.pn is longer than the spec allows"},
-			{Name: "other_frame", Kind: abi.ReasonPunted, Doc: "ack.type is not 2"},
+			{Name: "other_frame", Kind: abi.ReasonPunted, Doc: "ack.type is not 2 or 3"},
 			{Name: "ranges", Kind: abi.ReasonPunted, Doc: "ack.count is not 0 or 1"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_connections", Kind: abi.ReasonPunted, Doc: "no row in connections"},
@@ -1040,7 +1066,7 @@ var desc = abi.Desc{
 		{Name: "sent", Fields: []abi.Member{
 			{Name: "pn", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 16},
 			{Name: "id", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 24},
-			{Name: "was", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 32},
+			{Name: "stream", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 32},
 			{Name: "offset", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 40},
 			{Name: "length", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 48},
 			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 52},
@@ -1062,7 +1088,11 @@ var desc = abi.Desc{
 			{Name: "first", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 56},
 			{Name: "gap", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 64},
 			{Name: "second", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 72},
-		}, Size: 80, Required: true},
+			{Name: "type", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 80},
+			{Name: "ect0", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 88},
+			{Name: "ect1", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 96},
+			{Name: "ce", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 104},
+		}, Size: 112, Required: true},
 	},
 	Receivers:    2049,
 	Credits:      4097,

@@ -74,6 +74,11 @@ func (m *Array) CompareAndSwap64(i uint32, off int, old, new uint64) bool {
 	return atomic.CompareAndSwapUint64(m.word64(i, off), old, new)
 }
 
+// Atomic64 is the 64-bit word at byte off of entry i. It is no reference to the Array.
+func (m *Array) Atomic64(i uint32, off int) *atomic.Uint64 {
+	return (*atomic.Uint64)(unsafe.Pointer(m.word64(i, off)))
+}
+
 // Load32 reads the 32-bit word at byte off of entry i.
 func (m *Array) Load32(i uint32, off int) uint32 {
 	defer goruntime.KeepAlive(m)

@@ -31,7 +31,7 @@ import (
 // It waits in Go's own poller, which takes no thread. Where records come faster than one in a pause, the reader pauses
 // instead, awake: a timer costs it little, and a wake-up costs the kernel much.
 //
-// Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size and Wake.
+// Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size, Wake and Await.
 type Reader struct {
 	mem  *memory
 	file *os.File
@@ -190,15 +190,23 @@ func (r *Reader) Wait(ctx context.Context) error {
 	return err
 }
 
+// Await sleeps until there is a record that wasn't released, or returns an error where ctx or the ring ends. Wake has to
+// be called when ctx ends. Another goroutine may read records meanwhile, but not wait.
+func (r *Reader) Await(ctx context.Context) error {
+	err := r.sleep(ctx)
+	r.awake.Store64(0, 0, 1)
+	return err
+}
+
 // LongestSleep is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls
 // asleep, and leave no room for the one that wakes it.
 const LongestSleep = time.Second
 
-// sleep waits for the kernel to wake the reader.
+// sleep waits for the kernel to wake the reader, which has released what it read.
 func (r *Reader) sleep(ctx context.Context) error {
 	for {
 		r.awake.Store64(0, 0, 0)
-		if r.End() != r.pos {
+		if r.Waiting() != 0 {
 			goruntime.Gosched() // it may be a record that is still being written
 			return nil
 		}
@@ -209,7 +217,7 @@ func (r *Reader) sleep(ctx context.Context) error {
 			return err
 		}
 		err := r.raw.Read(func(uintptr) bool {
-			if r.End() != r.pos {
+			if r.Waiting() != 0 {
 				return true
 			}
 			r.Sleeps.Add(1)

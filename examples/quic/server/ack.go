@@ -1,0 +1,48 @@
+package server
+
+import (
+	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go/quicvarint"
+)
+
+// An ackReader makes of the kernel's events what the library takes instead of the packets.
+type ackReader struct{ largest uint64 } // the largest number of those packets
+
+// read returns an ACK frame with the number of its packet. Of numbers, the lower bytes are in the packet (RFC 9000,
+// section 17.1).
+func (r *ackReader) read(e *quicrelay.AckedEvent) quic.ACK {
+	number := uint64(e.PN)
+	if size := 8 * uint64(e.PNSize); size < 64 {
+		number = nearest(r.largest+1, number, 1<<size)
+	}
+	r.largest = max(r.largest, number)
+	b := make([]byte, 0, 32)
+	b = append(b, e.Type)
+	b = quicvarint.Append(b, e.Largest)
+	b = quicvarint.Append(b, e.Delay)
+	b = quicvarint.Append(b, e.Count)
+	b = quicvarint.Append(b, e.First)
+	if e.Count == 1 {
+		b = quicvarint.Append(b, e.Gap)
+		b = quicvarint.Append(b, e.Second)
+	}
+	if e.Type == 3 {
+		b = quicvarint.Append(b, e.Ect0)
+		b = quicvarint.Append(b, e.Ect1)
+		b = quicvarint.Append(b, e.Ce)
+	}
+	return quic.ACK{Number: number, Frame: b, Time: e.Time, Size: int(e.Size)}
+}
+
+// nearest returns the number nearest to want that equals low modulo a power of two.
+func nearest(want, low, modulus uint64) uint64 {
+	n := want&^(modulus-1) | low
+	switch {
+	case n+modulus/2 <= want:
+		return n + modulus
+	case n > want+modulus/2 && n >= modulus:
+		return n - modulus
+	}
+	return n
+}

@@ -1,0 +1,192 @@
+package server
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+// A feed is what one publisher at a time sends to its subscribers. Its streams are numbered from one publisher to the next:
+// a publisher's stream IDs are added to where the one before has ended.
+type feed struct {
+	server *Server
+	name   string
+	id     uint32
+	group  *quicrelay.SubscribersGroup // nil: no subscriber is in the kernel yet; guarded by the server's opening
+
+	mu          sync.Mutex
+	publisher   *conn // nil: there is none now
+	base        uint64
+	next        uint64 // the number after the highest one
+	streams     map[uint64]*stream
+	subscribers []*subscriber
+	received    uint64 // bytes of data
+	left        SubscriberStats
+}
+
+func (f *feed) stream(number uint64) *stream {
+	st := f.streams[number]
+	if st == nil {
+		st = &stream{number: number, level: levels - 1}
+		f.streams[number] = st
+		f.next = max(f.next, number+4)
+	}
+	return st
+}
+
+// frame takes a STREAM frame of the publisher: each subscriber gets what the kernel hasn't sent it.
+func (f *feed) frame(from *conn, fr *quic.StreamFrame) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.publisher != from {
+		return
+	}
+	st := f.stream(f.base + uint64(fr.ID))
+	if fr.Level >= 0 && len(st.chunks) == 0 {
+		st.level = min(fr.Level, levels-1)
+	}
+	c, added := st.add(fr)
+	f.received += added
+	for _, u := range f.subscribers {
+		u.offer(st, c, added)
+		u.pump(c.at)
+	}
+}
+
+// resetStream ends a stream that its publisher has reset.
+func (f *feed) resetStream(from *conn, id quic.StreamID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.publisher == from {
+		f.abandon(f.stream(f.base + uint64(id)))
+	}
+}
+
+// abandon ends a stream of which no more will come.
+func (f *feed) abandon(st *stream) {
+	st.reset = true
+	for _, u := range f.subscribers {
+		if st.number >= u.begin && !u.gone {
+			u.drop(u.outgoing(st), codeEnded)
+		}
+	}
+}
+
+// publish makes a connection the feed's publisher, unless there is one.
+func (f *feed) publish(c *conn) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.publisher != nil {
+		return false
+	}
+	f.publisher, f.base = c, (f.next+3)&^3
+	return true
+}
+
+// unpublish ends the streams that a publisher has left open.
+func (f *feed) unpublish(c *conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.publisher != c {
+		return
+	}
+	f.publisher = nil
+	for _, st := range f.streams {
+		if !st.whole() && !st.reset {
+			f.abandon(st)
+		}
+	}
+}
+
+// join adds a subscriber. It begins with the newest stream that is kept from its beginning, or with the next one.
+func (f *feed) join(u *subscriber, now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u.begin = f.next
+	var first *stream
+	for _, st := range f.streams {
+		if st.fromStart() && (first == nil || st.number > first.number) {
+			first = st
+		}
+	}
+	f.subscribers = append(f.subscribers, u)
+	if first == nil {
+		return
+	}
+	u.begin = first.number
+	for i := range first.chunks {
+		u.offer(first, &first.chunks[i], 0)
+	}
+	u.pump(now)
+}
+
+// leave removes a subscriber, whose connection is closed.
+func (f *feed) leave(u *subscriber) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u.gone = true
+	if u.kernel != nil {
+		u.kernel.stop()
+	}
+	f.subscribers = slices.DeleteFunc(f.subscribers, func(v *subscriber) bool { return v == u })
+	f.left.add(&u.stats)
+}
+
+// copied takes note of a copy that the kernel sent.
+func (f *feed) copied(u *subscriber, e *quicrelay.SentEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u.copiedByKernel(f.stream(e.Stream), e)
+}
+
+// copiedDatagram takes note of a copy that the kernel sent.
+func (f *feed) copiedDatagram(u *subscriber, e *quicrelay.DatagramEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u.stats.Datagrams++
+	u.window.waiting += int(e.Size)
+	u.unregistered = append(u.unregistered, quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size)})
+}
+
+// acked takes an ACK that the kernel took from a subscriber.
+func (f *feed) acked(u *subscriber, e *quicrelay.AckedEvent) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	u.stats.ACKs++
+	u.acks = append(u.acks, u.ackReader.read(e))
+}
+
+// tick forgets what is over, and drops what has waited for too long.
+func (f *feed) tick(now time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	floor := f.next
+	var over []uint64
+	for number, st := range f.streams {
+		st.expire(now)
+		if (st.ended || st.reset) && len(st.chunks) == 0 {
+			over = append(over, number)
+		} else {
+			floor = min(floor, number)
+		}
+	}
+	for _, u := range f.subscribers {
+		u.pump(now)
+		for _, number := range over {
+			if o, ok := u.streams[number]; ok {
+				delete(u.streams, number)
+				delete(u.byID, o.id)
+				u.retired = append(u.retired, number)
+			}
+		}
+		if u.kernel != nil && len(u.retired) > 0 {
+			u.retired = u.kernel.finished(u.retired, floor)
+		}
+	}
+	for _, number := range over {
+		delete(f.streams, number)
+	}
+}

@@ -1,0 +1,277 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+func TestMain(m *testing.M) {
+	testlink.Main()
+	os.Exit(m.Run())
+}
+
+// A bed is a server between a publisher's host and a subscribers' host, each at the end of a link.
+type bed struct {
+	*testing.T
+	net                      *testnet.Net
+	publishers, relay, users *testnet.Host
+	in, out                  *testlink.Link
+	server                   *Server
+	config                   Config
+	ctx                      context.Context
+}
+
+var (
+	address = netip.MustParseAddrPort("10.1.0.1:4433")
+	secrets = sync.OnceValue(func() *tls.Config {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			panic(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+		if err != nil {
+			panic(err)
+		}
+		return &tls.Config{
+			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+			NextProtos:   []string{"fastrelay"}, InsecureSkipVerify: true,
+		}
+	})
+)
+
+// An options says what a bed is like.
+type options struct {
+	in, out testlink.Config // the links; A is the relay's end
+	change  func(*Config)
+}
+
+func newBed(t *testing.T, o options) *bed {
+	t.Helper()
+	needs.Root(t)
+	b := &bed{T: t, net: testnet.Start(t)}
+	var errs [3]error
+	b.relay, errs[0] = b.net.Host("relay")
+	b.publishers, errs[1] = b.net.Host("publishers")
+	b.users, errs[2] = b.net.Host("users")
+	b.check(errors.Join(errs[:]...))
+	b.in = testlink.Start(t, b.net, b.relay, "in", b.publishers, "eth0", o.in)
+	b.out = testlink.Start(t, b.net, b.relay, "out", b.users, "eth0", o.out)
+	b.check(errors.Join(b.in.A.AddAddr("10.1.0.1/24"), b.in.B.AddAddr("10.1.0.2/24"), b.in.B.AddRoute("0.0.0.0/0", "10.1.0.1"),
+		b.out.A.AddAddr("10.2.0.1/24"), b.out.B.AddAddr("10.2.0.2/24"), b.out.B.AddRoute("0.0.0.0/0", "10.2.0.1"),
+		b.in.A.AddNeighbour(netip.MustParseAddr("10.1.0.2"), b.in.B.MAC), b.in.B.AddNeighbour(netip.MustParseAddr("10.1.0.1"), b.in.A.MAC),
+		b.out.A.AddNeighbour(netip.MustParseAddr("10.2.0.2"), b.out.B.MAC), b.out.B.AddNeighbour(netip.MustParseAddr("10.2.0.1"), b.out.A.MAC)))
+	var cancel context.CancelFunc
+	b.ctx, cancel = context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	b.config = Config{
+		Address: address, TLS: secrets(), Interfaces: []string{"in", "out"}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+	if o.change != nil {
+		o.change(&b.config)
+	}
+	b.start()
+	return b
+}
+
+func (b *bed) check(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bed) start() {
+	b.Helper()
+	b.check(b.relay.Do(func() (err error) {
+		b.server, err = Start(b.config)
+		return err
+	}))
+	b.Cleanup(func() {
+		if b.Failed() {
+			for _, f := range b.server.Stats() {
+				b.Logf("feed %+v", f)
+			}
+			for _, p := range b.server.relay.Runtime().Programs() {
+				counts, _ := p.Counts()
+				for i, n := range counts {
+					if n.Packets > 0 {
+						b.Logf("%s: %d %s", p.Name(), n.Packets, p.Desc().Reason(i).Name)
+					}
+				}
+			}
+		}
+		b.server.Close()
+	})
+}
+
+func (b *bed) socket(h *testnet.Host) (c *net.UDPConn) {
+	b.Helper()
+	b.check(h.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", nil)
+		return err
+	}))
+	b.Cleanup(func() { c.Close() })
+	return c
+}
+
+// wide is a configuration of a client whose limits aren't in the way.
+func wide() *quic.Config {
+	return &quic.Config{
+		MaxIncomingUniStreams: 1 << 14, EnableDatagrams: true,
+		InitialStreamReceiveWindow: 1 << 20, MaxStreamReceiveWindow: 1 << 20,
+		InitialConnectionReceiveWindow: 1 << 24, MaxConnectionReceiveWindow: 1 << 24,
+	}
+}
+
+func (b *bed) publish(fast bool, config *quic.Config) *client.Conn {
+	b.Helper()
+	c, err := client.Publish(b.ctx, "cam", client.Config{
+		Server: address, TLS: secrets(), Socket: b.socket(b.publishers), Fast: fast, QUIC: config,
+	})
+	b.check(err)
+	b.Cleanup(func() { c.Close() })
+	return c
+}
+
+// A viewer is a subscriber that checks what it gets.
+type viewer struct {
+	*client.Conn
+	whole, reset, wrong atomic.Int64
+	bytes               atomic.Int64
+	mu                  sync.Mutex
+	problems            []error
+	seen                map[uint64]int
+}
+
+func (b *bed) subscribe(fast bool, config *quic.Config) *viewer {
+	b.Helper()
+	c, err := client.Subscribe(b.ctx, "cam", client.Config{
+		Server: address, TLS: secrets(), Socket: b.socket(b.users), Fast: fast, QUIC: config,
+	})
+	b.check(err)
+	b.Cleanup(func() { c.Close() })
+	v := &viewer{Conn: c, seen: map[uint64]int{}}
+	go v.run(b.ctx)
+	return v
+}
+
+func (v *viewer) run(ctx context.Context) {
+	for {
+		in, err := v.AcceptUniStream(ctx)
+		if err != nil {
+			return
+		}
+		go v.read(in)
+	}
+}
+
+func (v *viewer) read(in *quic.ReceiveStream) {
+	data, err := io.ReadAll(in)
+	v.bytes.Add(int64(len(data)))
+	var reset *quic.StreamError
+	switch {
+	case errors.As(err, &reset):
+		v.reset.Add(1)
+		return
+	case err != nil:
+		return
+	}
+	index, err := checkStream(data)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.seen[index]++; err == nil && v.seen[index] > 1 {
+		err = fmt.Errorf("stream %d came %d times", index, v.seen[index])
+	}
+	if err != nil {
+		v.wrong.Add(1)
+		v.problems = append(v.problems, fmt.Errorf("stream %d: %w", in.StreamID(), err))
+		return
+	}
+	v.whole.Add(1)
+}
+
+// content is what a publisher sends on its stream of that index.
+func content(index uint64, size int) []byte {
+	b := make([]byte, max(size, 16))
+	binary.BigEndian.PutUint64(b, index)
+	binary.BigEndian.PutUint64(b[8:], uint64(len(b)))
+	for i := 16; i < len(b); i++ {
+		b[i] = byte(index*31 + uint64(i)/7*3)
+	}
+	return b
+}
+
+func checkStream(b []byte) (index uint64, err error) {
+	if len(b) < 16 {
+		return 0, fmt.Errorf("%d bytes", len(b))
+	}
+	index = binary.BigEndian.Uint64(b)
+	if want := content(index, int(binary.BigEndian.Uint64(b[8:]))); string(want) != string(b) {
+		return index, fmt.Errorf("stream %d of the publisher isn't whole: %d bytes", index, len(b))
+	}
+	return index, nil
+}
+
+// A plan says what a publisher sends.
+type plan struct {
+	streams, objects int // objects of 1,000 bytes
+	rate             int // objects a second
+}
+
+// play sends the streams of a plan, one after the other.
+func (b *bed) play(c *client.Conn, p plan) {
+	b.Helper()
+	next := time.Now()
+	for i := range p.streams {
+		out, err := c.OpenUniStreamSync(b.ctx)
+		b.check(err)
+		data := content(uint64(i), 1000*p.objects)
+		for len(data) > 0 {
+			_, err := out.Write(data[:1000])
+			b.check(err)
+			data = data[1000:]
+			next = next.Add(time.Second / time.Duration(p.rate))
+			time.Sleep(time.Until(next))
+		}
+		b.check(out.Close())
+	}
+}
+
+// await waits until a viewer has got so many streams, whole or reset.
+func (b *bed) await(v *viewer, streams int) {
+	b.Helper()
+	got := func() bool { return int(v.whole.Load()+v.reset.Load()+v.wrong.Load()) >= streams }
+	if err := testnet.Until(5*time.Second, "all streams", func() bool { return got() || v.Context().Err() != nil }); err != nil || !got() {
+		b.Errorf("%d streams whole, %d reset, %d wrong, of %d; %v, %v", v.whole.Load(), v.reset.Load(), v.wrong.Load(), streams, err,
+			context.Cause(v.Context()))
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.problems) > 0 {
+		b.Errorf("%d problems: %v", len(v.problems), v.problems[0])
+	}
+}

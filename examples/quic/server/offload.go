@@ -1,0 +1,253 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+// load loads the relay and attaches it to the interfaces. What a server before this one has left is removed: its
+// connections ended with it.
+func load(config Config) (_ *quicrelay.Relay, err error) {
+	relay, err := quicrelay.Load(quicrelay.Options{PinPath: config.Pins, Lease: lease, Logger: config.Logger})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, relay.Close())
+		}
+	}()
+	for g := range relay.Subscribers.All() {
+		err = errors.Join(err, g.Close(context.Background()))
+	}
+	for e, bad := range relay.Connections.All() {
+		if bad != nil {
+			return nil, errors.Join(err, bad)
+		}
+		err = errors.Join(err, relay.Connections.Delete(e.Key))
+	}
+	for e, bad := range relay.Dropped.All() {
+		if bad != nil {
+			return nil, errors.Join(err, bad)
+		}
+		err = errors.Join(err, relay.Dropped.Delete(e.Key))
+	}
+	for range relay.Pending() { // they are about connections that are over
+	}
+	for _, name := range config.Interfaces {
+		err = errors.Join(err, relay.Streams.Attach(name), relay.Datagrams.Attach(name), relay.Acks.Attach(name))
+	}
+	return relay, err
+}
+
+// lease is how long the kernel forwards for a server that doesn't answer.
+const lease = 500 * time.Millisecond
+
+// A receiver is a subscriber's receiver in its feed's group.
+type receiver struct {
+	relay  *quicrelay.Relay
+	v      *quicrelay.SubscribersReceiver
+	id     uint32        // of the subscriber
+	from   uint64        // the number of the first stream that the kernel forwards
+	margin quic.StreamID // IDs that programs may take which have seen the last one free: one on each processor
+	paused bool
+	room   uint64 // the window's limit
+
+	withheld map[uint64]bool
+	over     []uint64 // streams below Begin since the last call of finished
+}
+
+func newReceiver(relay *quicrelay.Relay, v *quicrelay.SubscribersReceiver, id uint32) (*receiver, error) {
+	n, err := ebpf.PossibleCPU()
+	return &receiver{relay: relay, v: v, id: id, margin: 4 * quic.StreamID(n), withheld: map[uint64]bool{}}, err
+}
+
+func (r *receiver) data() meter                 { return r.v.Data }
+func (r *receiver) forwards(number uint64) bool { return number >= r.from }
+
+func (r *receiver) setWindow(limit uint64) {
+	if r.room = limit; !r.paused {
+		r.v.Window.SetLimit(limit)
+	}
+}
+
+// pause stops the kernel while it would send to a former address, or with a former connection ID.
+func (r *receiver) pause(paused bool) {
+	if r.paused = paused; paused {
+		r.v.Window.SetLimit(0)
+	} else {
+		r.v.Window.SetLimit(r.room)
+	}
+}
+
+func (r *receiver) stop() {
+	r.pause(true)
+	r.v.Data.SetLimit(0)
+	r.v.Leased.Store(0)
+}
+
+func (r *receiver) setPath(largestAcked int64, size int) {
+	r.v.Acked.Store(uint64(max(0, largestAcked)))
+	r.v.Size.Store(uint64(max(0, size)))
+}
+
+func (r *receiver) setIDs(end quic.StreamID) { r.v.Leased.Store(uint64(max(0, end-r.margin))) }
+
+func (r *receiver) takeID(end quic.StreamID) (quic.StreamID, bool) {
+	for {
+		next := r.v.NextStream.Load()
+		if quic.StreamID(next) >= end-r.margin {
+			return 0, false
+		}
+		if r.v.NextStream.CompareAndSwap(next, next+4) {
+			return quic.StreamID(next), true
+		}
+	}
+}
+
+func (r *receiver) streamID(number uint64, end quic.StreamID) (id, unused quic.StreamID, ok bool) {
+	if id, ok, err := r.v.Streams.Get(number); ok && err == nil {
+		return quic.StreamID(id), 0, true
+	}
+	id, ok = r.takeID(end)
+	if !ok {
+		return 0, 0, false
+	}
+	now, stored, err := r.v.Streams.Put(number, uint64(id))
+	if err != nil {
+		return 0, id, false
+	}
+	if !stored {
+		unused = id
+	}
+	return quic.StreamID(now), unused, true
+}
+
+func (r *receiver) withhold(number uint64) error {
+	if r.withheld[number] || !r.forwards(number) {
+		return nil
+	}
+	row := quicrelay.DroppedRow{Since: uint64(time.Now().UnixNano())}
+	if err := r.relay.Dropped.Put(quicrelay.DroppedKey{Subscriber: r.id, Stream: number}, row); err != nil {
+		return fmt.Errorf("stream %d isn't withheld: %w", number, err)
+	}
+	r.withheld[number] = true
+	r.v.Drops.Add(1)
+	return nil
+}
+
+// finished frees what the kernel keeps of streams that are over. A packet that comes late must not be taken for one of a
+// new stream: so the kernel forwards no stream before the first one that isn't over, and rows go with the next call.
+func (r *receiver) finished(numbers []uint64, floor uint64) (left []uint64) {
+	for _, number := range r.over {
+		_ = r.v.Streams.Delete(number) // it may have none
+		r.release(number)
+	}
+	r.over = nil
+	begin := max(r.from, floor)
+	r.v.Begin.Store(begin)
+	for _, number := range numbers {
+		if number < begin {
+			r.over = append(r.over, number)
+		} else {
+			left = append(left, number)
+		}
+	}
+	return left
+}
+
+func (r *receiver) release(number uint64) {
+	if r.withheld[number] {
+		delete(r.withheld, number)
+		_ = r.relay.Dropped.Delete(quicrelay.DroppedKey{Subscriber: r.id, Stream: number})
+		r.v.Drops.Add(^uint64(0))
+	}
+}
+
+// remove removes the receiver, and all that the kernel keeps for it.
+func (r *receiver) remove() error {
+	for number := range r.withheld {
+		r.release(number)
+	}
+	err := r.v.Remove(context.Background())
+	if errors.Is(err, runtime.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// A dropper ends streams that were given up, several at a time: it has the kernel withhold them, waits until no program
+// sends any more of them and all copies are known, and resets them.
+type dropper struct {
+	drops chan drop
+}
+
+type drop struct {
+	*outgoing
+	code quic.StreamErrorCode
+}
+
+func (d *dropper) add(o *outgoing, code quic.StreamErrorCode) {
+	select {
+	case d.drops <- drop{o, code}:
+	default:
+		go func() { d.drops <- drop{o, code} }() // whoever drops must not wait
+	}
+}
+
+func (s *Server) runDropper(ctx context.Context) {
+	for {
+		var all []drop
+		select {
+		case <-ctx.Done():
+			return
+		case d := <-s.dropper.drops:
+			all = append(all, d)
+		}
+		for more := true; more; {
+			select {
+			case d := <-s.dropper.drops:
+				all = append(all, d)
+			default:
+				more = false
+			}
+		}
+		s.end(all)
+	}
+}
+
+// end ends streams that were given up.
+func (s *Server) end(all []drop) {
+	kernel := false
+	for _, d := range all {
+		d.of.feed.mu.Lock()
+		if k := d.of.kernel; k != nil && !d.of.gone {
+			kernel = true
+			if err := k.withhold(d.st.number); err != nil {
+				s.log.Error("closing a connection: the kernel can't be stopped", "error", err)
+				go d.of.close()
+			}
+		}
+		d.of.feed.mu.Unlock()
+	}
+	if kernel {
+		if err := s.relay.Runtime().Quiesce(); err != nil {
+			s.log.Error("waiting for the kernel's programs", "error", err)
+			return
+		}
+		s.drain()
+	}
+	for _, d := range all {
+		d.of.feed.mu.Lock()
+		d.of.end(d.outgoing, d.code)
+		d.of.feed.mu.Unlock()
+	}
+}

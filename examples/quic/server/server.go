@@ -1,0 +1,359 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+// Config is what a server needs to know.
+type Config struct {
+	Address netip.AddrPort // of this host
+	TLS     *tls.Config
+	// Interfaces are where packets of unprotected connections come in. Without any, all connections are protected, and
+	// user space does all.
+	Interfaces []string
+	// Window is how many bytes a publisher may have on their way (default: 256 KiB). As much of a subscriber's own
+	// window is never used by the kernel.
+	Window  uint64
+	Streams int    // how many streams a publisher may have open (default: 4096)
+	Backlog int    // bytes that wait for a subscriber at most; beyond that streams are dropped (default: 512 KiB)
+	Pins    string // a folder in a BPF file system, so that a successor takes over from a server that was killed
+	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
+	ResetKey *quic.StatelessResetKey
+	Logger   *slog.Logger // default: slog.Default()
+}
+
+// A Server is a running relay.
+type Server struct {
+	config    Config
+	log       *slog.Logger
+	relay     *quicrelay.Relay // nil: there is none
+	socket    *socket
+	transport *quic.Transport
+	listener  *quic.Listener
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	dropper   dropper
+
+	reading sync.Mutex // events are read
+	opening sync.Mutex // groups of feeds are opened
+
+	mu          sync.Mutex
+	feeds       map[string]*feed
+	users       map[*feed]int
+	subscribers map[uint32]*subscriber // by ID
+	receivers   map[*quicrelay.SubscribersReceiver]*subscriber
+	nextID      uint32
+}
+
+// Start starts a server.
+func Start(config Config) (_ *Server, err error) {
+	if config.Logger == nil {
+		config.Logger = slog.Default()
+	}
+	if a := config.Address; !a.IsValid() || a.Addr().IsUnspecified() || a.Addr().Zone() != "" {
+		return nil, fmt.Errorf("%v is not an address of this host", a)
+	}
+	config.Window = cmp.Or(config.Window, 256<<10)
+	config.Streams = cmp.Or(config.Streams, 4096)
+	config.Backlog = cmp.Or(config.Backlog, 512<<10)
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Server{
+		config: config, log: config.Logger, stop: stop, dropper: dropper{make(chan drop, 1024)},
+		feeds: map[string]*feed{}, users: map[*feed]int{},
+		subscribers: map[uint32]*subscriber{}, receivers: map[*quicrelay.SubscribersReceiver]*subscriber{},
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if len(config.Interfaces) > 0 {
+		if s.relay, err = load(config); err != nil {
+			return nil, err
+		}
+	}
+	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain); err != nil {
+		return nil, err
+	}
+	s.transport = &quic.Transport{
+		Conn: s.socket, ConnectionIDLength: 8, ConnContext: s.newConn, StatelessResetKey: config.ResetKey,
+	}
+	s.listener, err = s.transport.Listen(config.TLS, &quic.Config{
+		InitialStreamReceiveWindow: config.Window, MaxStreamReceiveWindow: config.Window,
+		InitialConnectionReceiveWindow: config.Window, MaxConnectionReceiveWindow: config.Window,
+		MaxIncomingUniStreams: int64(config.Streams), EnableDatagrams: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.running.Go(func() { s.accept(ctx) })
+	s.running.Go(func() { s.tick(ctx) })
+	s.running.Go(func() { s.runDropper(ctx) })
+	if s.relay != nil {
+		s.running.Go(func() { s.events(ctx) })
+	}
+	return s, nil
+}
+
+// Close closes all connections, and takes the relay out of the kernel.
+func (s *Server) Close() error {
+	s.stop()
+	var errs []error
+	if s.listener != nil {
+		errs = append(errs, s.listener.Close())
+	}
+	if s.transport != nil {
+		errs = append(errs, s.transport.Close())
+	}
+	if s.socket != nil {
+		if err := s.socket.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	s.running.Wait()
+	if s.relay != nil {
+		errs = append(errs, s.relay.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) accept(ctx context.Context) {
+	for {
+		q, err := s.listener.Accept(ctx)
+		if err != nil {
+			return
+		}
+		c := q.Context().Value(connKey{}).(*conn)
+		c.quic = q
+		c.mu.Lock()
+		if !c.remote.IsValid() {
+			c.remote = addrPort(q.RemoteAddr())
+		}
+		c.mu.Unlock()
+		s.running.Go(func() {
+			if err := c.serve(q.Context()); err != nil && q.Context().Err() == nil {
+				s.log.Info("a connection is closed", "remote", q.RemoteAddr(), "error", err)
+				_ = q.CloseWithError(codeRequest, "")
+			}
+			<-q.Context().Done()
+		})
+	}
+}
+
+// feed returns the feed of a name, for a connection that releases it.
+func (s *Server) feed(name string) *feed {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.feeds[name]
+	if f == nil {
+		s.nextID++
+		f = &feed{server: s, name: name, id: s.nextID, streams: map[uint64]*stream{}}
+		s.feeds[name] = f
+	}
+	s.users[f]++
+	return f
+}
+
+func (s *Server) release(f *feed) {
+	s.mu.Lock()
+	s.users[f]--
+	last := s.users[f] == 0
+	if last {
+		delete(s.users, f)
+		delete(s.feeds, f.name)
+	}
+	s.mu.Unlock()
+	if last && f.group != nil {
+		if err := f.group.Close(context.Background()); err != nil {
+			s.log.Warn("a feed's group stays in the kernel", "feed", f.name, "error", err)
+		}
+	}
+}
+
+// newSubscriber makes a connection a subscriber's.
+func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
+	s.mu.Lock()
+	s.nextID++
+	u := &subscriber{
+		feed: f, id: s.nextID, library: c.quic.Outside(), streams: map[uint64]*outgoing{},
+		byID:  map[quic.StreamID]*outgoing{},
+		sent:  func() uint64 { return c.quic.ConnectionStats().BytesSent },
+		close: func() { _ = c.quic.CloseWithError(codeRequest, "") },
+	}
+	s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u.lease(c.limits)
+	u.window.room = c.path.Window
+	c.sub.Store(u)
+	return u
+}
+
+// accelerate has the kernel send a subscriber its feed's streams, from the next one on.
+func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
+	ids, err := c.destinations()
+	if err != nil {
+		return err
+	}
+	group, err := s.group(ctx, u.feed)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	row := quicrelay.SubscribersRow{
+		Local: s.config.Address, Remote: c.remote, DCID: ids, ID: u.id, Limit: c.limits.MaxStreamData,
+	}
+	path := c.path
+	c.mu.Unlock()
+	// Without credits it gets no copies yet.
+	v, err := group.Add(ctx, row)
+	if err != nil {
+		return err
+	}
+	r, err := newReceiver(s.relay, v, u.id)
+	if err != nil {
+		return errors.Join(err, v.Remove(ctx))
+	}
+	c.mu.Lock()
+	c.fast = r
+	c.mu.Unlock()
+	s.mu.Lock()
+	s.receivers[v], s.subscribers[u.id] = u, u
+	s.mu.Unlock()
+	if err := c.quic.Outside().ShareNumbers(ctx, v.Next.Memory()); err != nil {
+		return err
+	}
+	u.feed.mu.Lock()
+	u.budget.margin, u.budget.slack = s.config.Window, uint64(r.margin/4)*maxPacket
+	r.from = u.feed.next
+	v.Begin.Store(r.from)
+	v.NextStream.Store(uint64(u.nextID))
+	r.setIDs(u.endID)
+	r.setPath(path.LargestAcked, path.MaxPacketSize)
+	u.kernel = r
+	u.pump(time.Now())
+	u.feed.mu.Unlock()
+	return c.onFastPath(ctx, quicrelay.ConnectionsRow{Subscriber: u.id})
+}
+
+// maxPacket is more than the library's largest packet has.
+const maxPacket = 1500
+
+// group returns a feed's group.
+func (s *Server) group(ctx context.Context, f *feed) (_ *quicrelay.SubscribersGroup, err error) {
+	s.opening.Lock()
+	defer s.opening.Unlock()
+	if f.group == nil {
+		f.group, err = s.relay.Subscribers.Open(ctx, f.id)
+	}
+	return f.group, err
+}
+
+// forget is called when a subscriber's receiver is removed.
+func (s *Server) forget(u *subscriber, v *quicrelay.SubscribersReceiver) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.receivers, v)
+	delete(s.subscribers, u.id)
+}
+
+// drain reads the events up to where they are now.
+func (s *Server) drain() {
+	if s.relay == nil {
+		return
+	}
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	for e := range s.relay.Pending() {
+		switch e := e.(type) {
+		case quicrelay.SentEvent:
+			s.mu.Lock()
+			u := s.receivers[e.Receiver]
+			s.mu.Unlock()
+			if u != nil {
+				u.feed.copied(u, &e)
+			}
+		case quicrelay.DatagramEvent:
+			s.mu.Lock()
+			u := s.receivers[e.Receiver]
+			s.mu.Unlock()
+			if u != nil {
+				u.feed.copiedDatagram(u, &e)
+			}
+		case quicrelay.AckedEvent:
+			s.mu.Lock()
+			u := s.subscribers[e.Subscriber]
+			s.mu.Unlock()
+			if u != nil {
+				u.feed.acked(u, &e)
+			}
+		}
+	}
+}
+
+// Events are handed over to connections every now and then, each of which is a turn of a run loop.
+const (
+	pause = 2 * time.Millisecond
+	quiet = 100 * time.Millisecond
+)
+
+// events hands copies and ACKs over to the connections; it sleeps while there are none.
+func (s *Server) events(ctx context.Context) {
+	for s.relay.Runtime().AwaitEvents(ctx) == nil {
+		for last := time.Now(); time.Since(last) < quiet; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause):
+			}
+			s.drain()
+			if s.handOver() {
+				last = time.Now()
+			}
+		}
+	}
+}
+
+func (s *Server) handOver() (any bool) {
+	s.mu.Lock()
+	all := make([]*subscriber, 0, len(s.subscribers))
+	for _, u := range s.subscribers {
+		all = append(all, u)
+	}
+	s.mu.Unlock()
+	now := time.Now()
+	for _, u := range all {
+		u.feed.mu.Lock()
+		any = u.handOver(now) || any
+		u.feed.mu.Unlock()
+	}
+	return any
+}
+
+func (s *Server) tick(ctx context.Context) {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		var now time.Time
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-ticker.C:
+		}
+		for _, f := range s.list() {
+			f.tick(now)
+		}
+	}
+}

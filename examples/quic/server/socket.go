@@ -1,0 +1,48 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+)
+
+// A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is read
+// up to where it stood then. The kernel's program has written its records of a datagram when the datagram reaches the
+// socket, so whoever handles it knows all its copies; and whoever handles an ACK knows the copies that it is for.
+type socket struct {
+	*net.UDPConn
+	batch *ipv4.PacketConn
+	drain func()
+}
+
+func listen(at *net.UDPAddr, drain func()) (*socket, error) {
+	c, err := net.ListenUDP("udp", at)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	// A socket that takes several datagrams as one makes the kernel merge them before the program sees them, which then
+	// passes them all to user space.
+	var option error
+	if err := raw.Control(func(fd uintptr) {
+		option = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO, 0)
+	}); err != nil || option != nil {
+		c.Close()
+		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, option))
+	}
+	return &socket{UDPConn: c, batch: ipv4.NewPacketConn(c), drain: drain}, nil
+}
+
+// ReadBatch is what the library reads datagrams with.
+func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
+	n, err := s.batch.ReadBatch(ms, flags)
+	s.drain()
+	return n, err
+}

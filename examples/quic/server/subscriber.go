@@ -1,0 +1,395 @@
+package server
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+// levels is how many levels of priority there are.
+const levels = 4
+
+// Codes of RESET_STREAM and of CONNECTION_CLOSE.
+const (
+	codeDropped = 1 // data of the stream couldn't be sent in time
+	codeEnded   = 2 // the stream's publisher is gone, or has reset it
+	codeRequest = 3 // the client's request isn't one
+)
+
+// A library is what a subscriber needs of its connection (quic.Outside).
+type library interface {
+	LeaseUniStreams(n int) (first quic.StreamID, leased int)
+	LeaseData(n uint64) (leased uint64)
+	Send(data ...quic.StreamData)
+	Reset(id quic.StreamID, code quic.StreamErrorCode, finalSize uint64)
+	ReceiveACKs(acks []quic.ACK)
+	Notify()
+}
+
+// A kernel is the part of a subscriber that the kernel works on.
+type kernel interface {
+	data() meter // its budget
+	setWindow(limit uint64)
+	setIDs(end quic.StreamID)                                                      // the leased stream IDs
+	takeID(end quic.StreamID) (quic.StreamID, bool)                                // one of them
+	streamID(number uint64, end quic.StreamID) (id, unused quic.StreamID, ok bool) // of a stream
+	forwards(number uint64) bool                                                   // whether it sends packets of a stream
+	finished(numbers []uint64, floor uint64) (left []uint64)                       // streams that are over, and the first one that isn't
+	withhold(number uint64) error                                                  // a stream
+	setPath(largestAcked int64, size int)
+	stop()
+}
+
+// A subscriber gets the streams of a feed. The feed's mutex guards it.
+type subscriber struct {
+	feed    *feed
+	id      uint32
+	library library
+	sent    func() uint64 // bytes that the connection has sent, copies included
+	kernel  kernel        // nil: user space sends all
+
+	close func()
+
+	begin   uint64 // the number of the first stream that it gets
+	streams map[uint64]*outgoing
+	byID    map[quic.StreamID]*outgoing
+	retired []uint64 // streams that are over, and may have a translation in the kernel
+	queue   [levels][]piece
+	queued  int // bytes in queue
+
+	limits       quic.Limits
+	nextID       quic.StreamID // of the leased stream IDs; the kernel's counter where there is a kernel
+	endID        quic.StreamID
+	leasedIDs    uint64
+	budget       budget
+	window       window
+	unregistered []quic.OutsidePacket
+	acks         []quic.ACK
+	ackReader    ackReader
+	gone         bool
+
+	stats SubscriberStats
+}
+
+// A piece is a part of a stream that user space has to send.
+type piece struct {
+	of *outgoing
+	span
+	at time.Time // when the data came
+}
+
+// An outgoing is a stream as a subscriber gets it.
+type outgoing struct {
+	of    *subscriber
+	st    *stream
+	id    quic.StreamID
+	hasID bool
+	done  spans // sent by the kernel, or given to the library
+	reach
+	limit   uint64 // MAX_STREAM_DATA
+	dropped bool
+	reset   bool
+}
+
+// copied is what a copy that the kernel sent carries: what quic.OutsidePacket has as User.
+type copied struct {
+	*outgoing
+	span
+}
+
+func (u *subscriber) outgoing(st *stream) *outgoing {
+	o := u.streams[st.number]
+	if o == nil {
+		o = &outgoing{of: u, st: st, limit: u.limits.MaxStreamData}
+		u.streams[st.number] = o
+	}
+	return o
+}
+
+// offer takes note of data that has come; what the kernel hasn't sent of it is queued.
+func (u *subscriber) offer(st *stream, c *chunk, added uint64) {
+	if st.number < u.begin || u.gone {
+		return
+	}
+	o := u.outgoing(st)
+	u.budget.see(&o.reach, c.dataEnd())
+	if o.dropped {
+		u.stats.DroppedBytes += added
+		return
+	}
+	for _, part := range o.done.missing(c.offset, c.end()) {
+		u.queue[st.level] = append(u.queue[st.level], piece{o, part, c.at})
+		u.queued += int(part.to - part.from)
+	}
+}
+
+// copiedByKernel takes note of a copy.
+func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent) {
+	o, fin := u.outgoing(st), e.Type&1 != 0
+	u.named(o, quic.StreamID(e.ID))
+	part := span{e.Offset, end(e.Offset, uint64(e.Length), fin)}
+	u.stats.KernelBytes += o.done.add(part.from, e.Offset+uint64(e.Length))
+	o.done.add(part.from, part.to)
+	u.stats.KernelPackets++
+	u.budget.charged += uint64(e.Length)
+	u.budget.send(&o.reach, e.Offset+uint64(e.Length))
+	u.window.waiting += int(e.Size)
+	u.unregistered = append(u.unregistered, quic.OutsidePacket{
+		Number: e.PN, Time: e.Time, Size: int(e.Size), User: copied{o, part},
+	})
+}
+
+// pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
+func (u *subscriber) pump(now time.Time) {
+	if u.gone {
+		return
+	}
+	own := u.sent() - u.window.registered
+	backlog := u.window.backlog(own, now)
+	room := u.window.room - u.window.waiting - backlog
+	if u.kernel != nil {
+		u.budget.set(u.kernel.data())
+	}
+	var give []quic.StreamData
+	var expired []*outgoing
+	given := 0
+	for level, pieces := range u.queue {
+		var kept []piece
+		for i, p := range pieces {
+			if given >= room {
+				kept = append(kept, pieces[i:]...)
+				break
+			}
+			before := len(give)
+			if !u.take(p, &give, &kept) {
+				expired = append(expired, p.of)
+			}
+			for _, d := range give[before:] {
+				given += len(d.Data)
+			}
+		}
+		u.queue[level] = kept
+	}
+	for _, o := range expired {
+		u.drop(o, codeDropped)
+	}
+	if len(give) > 0 {
+		u.window.give(given, own, now)
+		backlog = u.window.backlog(own, now)
+		u.library.Send(give...)
+	}
+	if u.kernel != nil {
+		u.budget.set(u.kernel.data())
+		u.kernel.setWindow(u.window.limit(backlog))
+	}
+	u.lighten(now)
+}
+
+// take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data isn't kept any more.
+func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok bool) {
+	o := p.of
+	u.queued -= int(p.to - p.from)
+	for _, part := range o.done.missing(p.from, p.to) {
+		parts, kept := o.st.slice(part)
+		if !kept {
+			return false
+		}
+		last := &parts[len(parts)-1]
+		dataEnd := last.Offset + uint64(len(last.Data))
+		more := max(dataEnd, o.reach.sent) - o.reach.sent
+		if dataEnd > o.limit || !u.budget.allows(more, u.meter()) || !u.giveID(o) {
+			*wait = append(*wait, piece{o, part, p.at})
+			u.queued += int(part.to - part.from)
+			continue
+		}
+		for i := range parts {
+			parts[i].ID = o.id
+			u.stats.UserBytes += uint64(len(parts[i].Data))
+		}
+		*give = append(*give, parts...)
+		o.done.add(part.from, part.to)
+		u.budget.send(&o.reach, dataEnd)
+	}
+	return true
+}
+
+func (u *subscriber) meter() meter {
+	if u.kernel == nil {
+		return nil
+	}
+	return u.kernel.data()
+}
+
+// lost returns the data of a copy that was lost, for the library to send.
+func (u *subscriber) lost(c copied) []quic.StreamData {
+	if u.gone || c.dropped {
+		return nil
+	}
+	parts, ok := c.st.slice(c.span)
+	if !ok {
+		u.drop(c.outgoing, codeDropped)
+		return nil
+	}
+	for i := range parts {
+		parts[i].ID = c.id
+		u.stats.RetransmittedBytes += uint64(len(parts[i].Data))
+	}
+	return parts
+}
+
+// lighten drops what waits for too long, and of what is too much the least urgent.
+func (u *subscriber) lighten(now time.Time) {
+	for level := levels - 1; level >= 0; level-- {
+		for len(u.queue[level]) > 0 &&
+			(u.queued > u.feed.server.config.Backlog || now.Sub(u.queue[level][0].at) > keep) {
+			u.drop(u.queue[level][0].of, codeDropped)
+		}
+	}
+}
+
+// drop gives a stream up: nothing more of it is sent, and it is reset when the kernel sends nothing of it any more.
+func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
+	if o.dropped {
+		return
+	}
+	o.dropped = true
+	if code == codeEnded {
+		u.stats.EndedStreams++
+	} else {
+		u.stats.DroppedStreams[o.st.level]++
+	}
+	total, sent := o.st.bytes(), uint64(0)
+	for _, s := range o.done {
+		sent += min(s.to, max(s.from, o.reach.sent)) - s.from
+	}
+	u.stats.DroppedBytes += total - min(total, sent)
+	for level := range u.queue {
+		u.queue[level] = slices.DeleteFunc(u.queue[level], func(p piece) bool {
+			if p.of == o {
+				u.queued -= int(p.to - p.from)
+			}
+			return p.of == o
+		})
+	}
+	u.feed.server.dropper.add(o, code)
+}
+
+// end ends a stream that was dropped: the kernel sends nothing of it any more.
+func (u *subscriber) end(o *outgoing, code quic.StreamErrorCode) {
+	if u.gone || o.reset || !u.giveID(o) { // without an ID the subscriber never hears of it
+		return
+	}
+	o.reset = true
+	u.library.Reset(o.id, code, o.reach.sent)
+}
+
+// register tells the library of the copies that were sent.
+func (u *subscriber) register(register func(quic.OutsidePacket)) {
+	for _, p := range u.unregistered {
+		register(p)
+		u.window.registered += uint64(p.Size)
+	}
+	u.window.waiting = 0
+	clear(u.unregistered)
+	u.unregistered = u.unregistered[:0]
+}
+
+// reserved is credit that is left to the library, for streams of its own.
+const reserved = 4096
+
+// lease takes what the peer allows.
+func (u *subscriber) lease(l quic.Limits) {
+	u.limits = l
+	if l.MaxUniStreams > u.leasedIDs {
+		first, n := u.library.LeaseUniStreams(int(l.MaxUniStreams - u.leasedIDs))
+		if u.endID == 0 {
+			u.nextID = first
+		}
+		if n > 0 {
+			u.endID = first + 4*quic.StreamID(n)
+			u.leasedIDs += uint64(n)
+		}
+	}
+	if keep := u.budget.leased + min(reserved, l.MaxData/16); l.MaxData > keep {
+		u.budget.leased += u.library.LeaseData(l.MaxData - keep)
+	}
+	if u.kernel != nil {
+		u.kernel.setIDs(u.endID)
+	}
+}
+
+// giveID gives a stream its ID, if there is one left.
+func (u *subscriber) giveID(o *outgoing) bool {
+	if o.hasID {
+		return true
+	}
+	var id, unused quic.StreamID
+	ok := false
+	switch {
+	case u.kernel == nil:
+		if id, ok = u.nextID, u.nextID < u.endID; ok {
+			u.nextID += 4
+		}
+	case u.kernel.forwards(o.st.number):
+		if id, unused, ok = u.kernel.streamID(o.st.number, u.endID); unused != 0 {
+			u.library.Reset(unused, codeDropped, 0) // the kernel took another one at the same moment
+		}
+	default:
+		id, ok = u.kernel.takeID(u.endID)
+	}
+	if ok {
+		u.named(o, id)
+	}
+	return ok
+}
+
+func (u *subscriber) named(o *outgoing, id quic.StreamID) {
+	o.id, o.hasID = id, true
+	u.byID[id] = o
+}
+
+// raise takes a MAX_STREAM_DATA frame.
+func (u *subscriber) raise(id quic.StreamID, limit uint64) {
+	if o := u.byID[id]; o != nil && limit > o.limit {
+		o.limit = limit
+		u.pump(time.Now())
+	}
+}
+
+// unwanted takes a STOP_SENDING frame.
+func (u *subscriber) unwanted(id quic.StreamID, code quic.StreamErrorCode) {
+	if o := u.byID[id]; o != nil {
+		u.drop(o, code)
+	}
+}
+
+// setPath takes what may be sent on the path.
+func (u *subscriber) setPath(p quic.PathState) {
+	u.window.room = p.Window
+	if u.kernel != nil {
+		u.kernel.setPath(p.LargestAcked, p.MaxPacketSize)
+	}
+	u.pump(time.Now())
+}
+
+// late is how long the library may not know of copies, if no ACK comes.
+const late = 10 * time.Millisecond
+
+// handOver gives the library ACKs that the kernel took, or has it register copies that it doesn't know for too long. It
+// reports whether there is, or will be, something to do.
+func (u *subscriber) handOver(now time.Time) bool {
+	switch {
+	case u.gone:
+		return false
+	case len(u.acks) > 0:
+		u.library.ReceiveACKs(u.acks)
+		u.acks = nil
+	case len(u.unregistered) == 0:
+		return false
+	case now.Sub(u.unregistered[0].Time) > late:
+		u.library.Notify()
+	}
+	return true
+}
