@@ -111,7 +111,7 @@ func (b *bed) start() {
 		return err
 	}))
 	b.Cleanup(func() {
-		if b.Failed() {
+		if b.Failed() || testing.Verbose() {
 			for _, f := range b.server.Stats() {
 				b.Logf("feed %+v", f)
 			}
@@ -253,11 +253,12 @@ func (b *bed) play(c *client.Conn, p plan) {
 		for len(data) > 0 {
 			_, err := out.Write(data[:1000])
 			b.check(err)
-			data = data[1000:]
+			if data = data[1000:]; len(data) == 0 {
+				b.check(out.Close())
+			}
 			next = next.Add(time.Second / time.Duration(p.rate))
 			time.Sleep(time.Until(next))
 		}
-		b.check(out.Close())
 	}
 }
 

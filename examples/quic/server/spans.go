@@ -30,6 +30,25 @@ func (s *spans) add(from, to uint64) (added uint64) {
 	return to - from - was
 }
 
+// remove removes a span, and returns how much of it was there.
+func (s *spans) remove(from, to uint64) (removed uint64) {
+	if from >= to {
+		return 0
+	}
+	var left spans
+	for _, x := range *s {
+		removed += max(min(x.to, to), x.from, from) - max(x.from, from)
+		if x.from < from {
+			left = append(left, span{x.from, min(x.to, from)})
+		}
+		if x.to > to {
+			left = append(left, span{max(x.from, to), x.to})
+		}
+	}
+	*s = left
+	return removed
+}
+
 // missing returns the parts of a span that aren't there.
 func (s spans) missing(from, to uint64) (parts []span) {
 	for _, x := range s {

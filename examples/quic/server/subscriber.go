@@ -97,6 +97,7 @@ type outgoing struct {
 type copied struct {
 	*outgoing
 	span
+	dataEnd uint64
 }
 
 func (u *subscriber) outgoing(st *stream) *outgoing {
@@ -127,17 +128,17 @@ func (u *subscriber) offer(st *stream, c *chunk, added uint64) {
 
 // copiedByKernel takes note of a copy.
 func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent) {
-	o, fin := u.outgoing(st), e.Type&1 != 0
+	o, dataEnd := u.outgoing(st), e.Offset+uint64(e.Length)
 	u.named(o, quic.StreamID(e.ID))
-	part := span{e.Offset, end(e.Offset, uint64(e.Length), fin)}
-	u.stats.KernelBytes += o.done.add(part.from, e.Offset+uint64(e.Length))
+	part := span{e.Offset, end(e.Offset, uint64(e.Length), e.Type&1 != 0)}
+	u.stats.KernelBytes += o.done.add(part.from, dataEnd)
 	o.done.add(part.from, part.to)
 	u.stats.KernelPackets++
 	u.budget.charged += uint64(e.Length)
-	u.budget.send(&o.reach, e.Offset+uint64(e.Length))
+	u.budget.send(&o.reach, dataEnd)
 	u.window.waiting += int(e.Size)
 	u.unregistered = append(u.unregistered, quic.OutsidePacket{
-		Number: e.PN, Time: e.Time, Size: int(e.Size), User: copied{o, part},
+		Number: e.PN, Time: e.Time, Size: int(e.Size), User: copied{o, part, dataEnd},
 	})
 }
 
@@ -225,6 +226,12 @@ func (u *subscriber) meter() meter {
 // lost returns the data of a copy that was lost, for the library to send.
 func (u *subscriber) lost(c copied) []quic.StreamData {
 	if u.gone || c.dropped {
+		return nil
+	}
+	if len(c.st.have.missing(c.from, c.to)) > 0 {
+		// The publisher's frame is still on its way from the socket: its data is queued when it comes.
+		u.stats.KernelBytes -= c.done.remove(c.from, c.dataEnd)
+		c.done.remove(c.from, c.to)
 		return nil
 	}
 	parts, ok := c.st.slice(c.span)
