@@ -138,6 +138,37 @@ func (b *bed) socket(h *testnet.Host) (c *net.UDPConn) {
 	return c
 }
 
+// A rebound socket sends from another port now and then, as after a NAT has forgotten it.
+type rebound struct {
+	now atomic.Pointer[net.UDPConn]
+}
+
+func (r *rebound) ReadFrom(p []byte) (int, net.Addr, error) {
+	for {
+		c := r.now.Load()
+		n, from, err := c.ReadFrom(p)
+		if err == nil || c == r.now.Load() {
+			return n, from, err
+		}
+	}
+}
+
+func (r *rebound) WriteTo(p []byte, to net.Addr) (int, error) { return r.now.Load().WriteTo(p, to) }
+func (r *rebound) Close() error                               { return r.now.Load().Close() }
+func (r *rebound) LocalAddr() net.Addr                        { return r.now.Load().LocalAddr() }
+func (r *rebound) SetDeadline(t time.Time) error              { return r.now.Load().SetDeadline(t) }
+func (r *rebound) SetReadDeadline(t time.Time) error          { return r.now.Load().SetReadDeadline(t) }
+func (r *rebound) SetWriteDeadline(t time.Time) error         { return r.now.Load().SetWriteDeadline(t) }
+
+func (b *bed) rebound(h *testnet.Host) *rebound {
+	r := &rebound{}
+	r.now.Store(b.socket(h))
+	return r
+}
+
+// move gives a socket another port.
+func (b *bed) move(r *rebound, h *testnet.Host) { r.now.Swap(b.socket(h)).Close() }
+
 // wide is a configuration of a client whose limits aren't in the way.
 func wide() *quic.Config {
 	return &quic.Config{
@@ -149,8 +180,13 @@ func wide() *quic.Config {
 
 func (b *bed) publish(fast bool, config *quic.Config) *client.Conn {
 	b.Helper()
+	return b.publishFrom(b.socket(b.publishers), fast, config)
+}
+
+func (b *bed) publishFrom(socket net.PacketConn, fast bool, config *quic.Config) *client.Conn {
+	b.Helper()
 	c, err := client.Publish(b.ctx, "cam", client.Config{
-		Server: address, TLS: secrets(), Socket: b.socket(b.publishers), Fast: fast, QUIC: config,
+		Server: address, TLS: secrets(), Socket: socket, Fast: fast, QUIC: config,
 	})
 	b.check(err)
 	b.Cleanup(func() { c.Close() })
@@ -169,8 +205,13 @@ type viewer struct {
 
 func (b *bed) subscribe(fast bool, config *quic.Config) *viewer {
 	b.Helper()
+	return b.subscribeFrom(b.socket(b.users), fast, config)
+}
+
+func (b *bed) subscribeFrom(socket net.PacketConn, fast bool, config *quic.Config) *viewer {
+	b.Helper()
 	c, err := client.Subscribe(b.ctx, "cam", client.Config{
-		Server: address, TLS: secrets(), Socket: b.socket(b.users), Fast: fast, QUIC: config,
+		Server: address, TLS: secrets(), Socket: socket, Fast: fast, QUIC: config,
 	})
 	b.check(err)
 	b.Cleanup(func() { c.Close() })
@@ -238,8 +279,11 @@ func checkStream(b []byte) (index uint64, err error) {
 
 // A plan says what a publisher sends.
 type plan struct {
-	streams, objects int // objects of 1,000 bytes
-	rate             int // objects a second
+	streams, objects int              // objects of 1,000 bytes
+	rate             int              // objects a second
+	first            int              // the index of the first stream
+	level            func(i int) int8 // a stream's level of priority
+	then             func(i int)      // is called after each stream
 }
 
 // play sends the streams of a plan, one after the other.
@@ -249,7 +293,10 @@ func (b *bed) play(c *client.Conn, p plan) {
 	for i := range p.streams {
 		out, err := c.OpenUniStreamSync(b.ctx)
 		b.check(err)
-		data := content(uint64(i), 1000*p.objects)
+		if p.level != nil {
+			out.SetPriority(2*p.level(i), true)
+		}
+		data := content(uint64(p.first+i), 1000*p.objects)
 		for len(data) > 0 {
 			_, err := out.Write(data[:1000])
 			b.check(err)
@@ -258,6 +305,9 @@ func (b *bed) play(c *client.Conn, p plan) {
 			}
 			next = next.Add(time.Second / time.Duration(p.rate))
 			time.Sleep(time.Until(next))
+		}
+		if p.then != nil {
+			p.then(i)
 		}
 	}
 }

@@ -113,22 +113,9 @@ func (r *receiver) takeID(end quic.StreamID) (quic.StreamID, bool) {
 	}
 }
 
-func (r *receiver) streamID(number uint64, end quic.StreamID) (id, unused quic.StreamID, ok bool) {
-	if id, ok, err := r.v.Streams.Get(number); ok && err == nil {
-		return quic.StreamID(id), 0, true
-	}
-	id, ok = r.takeID(end)
-	if !ok {
-		return 0, 0, false
-	}
-	now, stored, err := r.v.Streams.Put(number, uint64(id))
-	if err != nil {
-		return 0, id, false
-	}
-	if !stored {
-		unused = id
-	}
-	return quic.StreamID(now), unused, true
+func (r *receiver) nameStream(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) {
+	n, _, err := r.v.Streams.Put(number, uint64(id))
+	return quic.StreamID(n), err == nil
 }
 
 func (r *receiver) withhold(number uint64) error {

@@ -40,7 +40,7 @@ func TestLosses(t *testing.T) {
 		"bursts": {Delay: delay, Bursts: testlink.Bursts{Loss: 0.02, Length: 20}},
 		"all":    {Delay: delay, Loss: 0.01, Duplicates: 0.01, Reordering: testlink.Reordering{Share: 0.01, By: 5}},
 	} {
-		for _, p := range []plan{{10, 60, 1000}, {600, 1, 1000}} {
+		for _, p := range []plan{{streams: 10, objects: 60, rate: 1000}, {streams: 600, objects: 1, rate: 1000}} {
 			t.Run(fmt.Sprintf("%s, %d objects a stream", name, p.objects), func(t *testing.T) {
 				back := testlink.Direction{Delay: delay, Loss: d.Loss}
 				b := newBed(t, options{

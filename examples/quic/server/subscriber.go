@@ -32,12 +32,12 @@ type library interface {
 type kernel interface {
 	data() meter // its budget
 	setWindow(limit uint64)
-	setIDs(end quic.StreamID)                                                      // the leased stream IDs
-	takeID(end quic.StreamID) (quic.StreamID, bool)                                // one of them
-	streamID(number uint64, end quic.StreamID) (id, unused quic.StreamID, ok bool) // of a stream
-	forwards(number uint64) bool                                                   // whether it sends packets of a stream
-	finished(numbers []uint64, floor uint64) (left []uint64)                       // streams that are over, and the first one that isn't
-	withhold(number uint64) error                                                  // a stream
+	setIDs(end quic.StreamID)                                                // of the leased stream IDs
+	takeID(end quic.StreamID) (quic.StreamID, bool)                          // one of them
+	nameStream(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) // gives a stream an ID, unless it has one
+	forwards(number uint64) bool                                             // whether it sends packets of a stream
+	finished(numbers []uint64, floor uint64) (left []uint64)                 // streams that are over, and the first one that isn't
+	withhold(number uint64) error                                            // a stream
 	setPath(largestAcked int64, size int)
 	stop()
 }
@@ -62,6 +62,7 @@ type subscriber struct {
 	limits       quic.Limits
 	nextID       quic.StreamID // of the leased stream IDs; the kernel's counter where there is a kernel
 	endID        quic.StreamID
+	spare        []quic.StreamID // that were taken, and no stream has
 	leasedIDs    uint64
 	budget       budget
 	window       window
@@ -246,11 +247,19 @@ func (u *subscriber) lost(c copied) []quic.StreamData {
 	return parts
 }
 
-// lighten drops what waits for too long, and of what is too much the least urgent.
+// lighten drops what has waited for too long, and of what is too much the least urgent. If something urgent has waited for
+// too long, what is less urgent waits in vain.
 func (u *subscriber) lighten(now time.Time) {
+	old := levels
+	for level := range u.queue {
+		if len(u.queue[level]) > 0 && now.Sub(u.queue[level][0].at) > keep {
+			old = level
+			break
+		}
+	}
 	for level := levels - 1; level >= 0; level-- {
-		for len(u.queue[level]) > 0 &&
-			(u.queued > u.feed.server.config.Backlog || now.Sub(u.queue[level][0].at) > keep) {
+		for len(u.queue[level]) > 0 && (u.queued > u.feed.server.config.Backlog || level > old ||
+			level == old && now.Sub(u.queue[level][0].at) > keep) {
 			u.drop(u.queue[level][0].of, codeDropped)
 		}
 	}
@@ -332,24 +341,36 @@ func (u *subscriber) giveID(o *outgoing) bool {
 	if o.hasID {
 		return true
 	}
-	var id, unused quic.StreamID
-	ok := false
-	switch {
-	case u.kernel == nil:
-		if id, ok = u.nextID, u.nextID < u.endID; ok {
-			u.nextID += 4
+	id, ok := u.takeID()
+	if !ok {
+		return false
+	}
+	if u.kernel != nil && u.kernel.forwards(o.st.number) {
+		var now quic.StreamID
+		if now, ok = u.kernel.nameStream(o.st.number, id); now != id || !ok {
+			u.spare = append(u.spare, id) // the kernel has named it
 		}
-	case u.kernel.forwards(o.st.number):
-		if id, unused, ok = u.kernel.streamID(o.st.number, u.endID); unused != 0 {
-			u.library.Reset(unused, codeDropped, 0) // the kernel took another one at the same moment
-		}
-	default:
-		id, ok = u.kernel.takeID(u.endID)
+		id = now
 	}
 	if ok {
 		u.named(o, id)
 	}
 	return ok
+}
+
+// takeID returns a leased stream ID that no stream has.
+func (u *subscriber) takeID() (id quic.StreamID, ok bool) {
+	switch n := len(u.spare); {
+	case n > 0:
+		id, ok = u.spare[n-1], true
+		u.spare = u.spare[:n-1]
+	case u.kernel != nil:
+		id, ok = u.kernel.takeID(u.endID)
+	case u.nextID < u.endID:
+		id, ok = u.nextID, true
+		u.nextID += 4
+	}
+	return id, ok
 }
 
 func (u *subscriber) named(o *outgoing, id quic.StreamID) {

@@ -1,0 +1,222 @@
+package server
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+const delay = 5 * time.Millisecond
+
+func delayed() testlink.Config {
+	return testlink.Config{FromA: testlink.Direction{Delay: delay}, FromB: testlink.Direction{Delay: delay}}
+}
+
+// rows counts what the kernel has.
+func (b *bed) rows() (connections, receivers int) {
+	for _, err := range b.server.relay.Connections.All() {
+		b.check(err)
+		connections++
+	}
+	_, receivers = b.server.relay.Subscribers.Count()
+	return connections, receivers
+}
+
+// TestJoin has subscribers come while a publisher sends: each gets whole streams, from the one on that is being sent.
+func TestJoin(t *testing.T) {
+	b := newBed(t, options{in: delayed(), out: delayed()})
+	first := b.subscribe(true, wide())
+	var late []*viewer
+	b.play(b.publish(true, nil), plan{streams: 30, objects: 20, rate: 1000, then: func(i int) {
+		if i%7 == 3 {
+			go func() { late = append(late, b.subscribe(i%2 == 0, wide())) }()
+		}
+	}})
+	b.await(first, 30)
+	for _, v := range late {
+		v.mu.Lock()
+		begin := uint64(30)
+		for index := range v.seen {
+			begin = min(begin, index)
+		}
+		v.mu.Unlock()
+		b.await(v, 30-int(begin))
+		if begin == 30 || v.wrong.Load()+v.reset.Load() > 0 {
+			t.Errorf("from stream %d: %d whole, %d reset", begin, v.whole.Load(), v.reset.Load())
+		}
+	}
+}
+
+// TestLeave has subscribers, and then the publisher, leave. Nothing of them stays.
+func TestLeave(t *testing.T) {
+	b := newBed(t, options{in: delayed(), out: delayed()})
+	stays, leaves := b.subscribe(true, wide()), b.subscribe(true, wide())
+	p := b.publish(true, nil)
+	b.play(p, plan{streams: 20, objects: 20, rate: 1000, then: func(i int) {
+		if i == 10 {
+			leaves.Close()
+		}
+	}})
+	b.await(stays, 20)
+	b.check(testnet.Until(5*time.Second, "the subscriber's receiver is removed", func() bool {
+		_, receivers := b.rows()
+		return receivers == 1
+	}))
+	p.Close()
+	stays.Close()
+	b.check(testnet.Until(5*time.Second, "all rows are removed", func() bool {
+		connections, receivers := b.rows()
+		return connections == 0 && receivers == 0 && len(b.server.Stats()) == 0
+	}))
+}
+
+// TestRebinding has NATs give subscriber and publisher other ports.
+func TestRebinding(t *testing.T) {
+	b := newBed(t, options{in: delayed(), out: delayed()})
+	to, from := b.rebound(b.users), b.rebound(b.publishers)
+	v := b.subscribeFrom(to, true, wide())
+	p := b.publishFrom(from, true, nil)
+	remotes := func() (all []netip.AddrPort) {
+		for g := range b.server.relay.Subscribers.All() {
+			for _, r := range g.Receivers() {
+				all = append(all, r.Row().Remote)
+			}
+		}
+		return all
+	}
+	b.play(p, plan{streams: 60, objects: 20, rate: 1000, then: func(i int) {
+		switch i {
+		case 15:
+			b.move(to, b.users)
+			moved := time.Now()
+			b.check(v.SendDatagram([]byte("from elsewhere")))
+			go func() {
+				_ = testnet.Until(time.Second, "the row", func() bool {
+					return slices.Contains(remotes(), addrPort(to.LocalAddr())) || remotes()[0].Port() == uint16(to.LocalAddr().(*net.UDPAddr).Port)
+				})
+				t.Logf("the receiver has moved after %v", time.Since(moved))
+			}()
+		case 30:
+			b.move(from, b.publishers)
+		}
+	}})
+	b.await(v, 60)
+	if st := b.server.Stats()[0].Sum(); v.reset.Load() > 0 || st.KernelBytes < 600_000 {
+		t.Errorf("%d streams were reset; %+v", v.reset.Load(), st)
+	}
+}
+
+// TestResets has a publisher reset streams, and leave others open when it goes. Another one follows.
+func TestResets(t *testing.T) {
+	b := newBed(t, options{in: delayed(), out: delayed()})
+	viewers := []*viewer{b.subscribe(true, wide()), b.subscribe(true, wide()), b.subscribe(false, wide())}
+	p := b.publish(true, nil)
+	b.play(p, plan{streams: 20, objects: 5, rate: 1000, then: func(int) {
+		out, err := p.OpenUniStreamSync(b.ctx)
+		b.check(err)
+		_, err = out.Write(make([]byte, 1500))
+		b.check(err)
+		out.CancelWrite(7)
+	}})
+	out, err := p.OpenUniStreamSync(b.ctx)
+	b.check(err)
+	_, err = out.Write(make([]byte, 3000))
+	b.check(err)
+	for _, v := range viewers {
+		b.await(v, 40)
+	}
+	p.Close()
+	for _, v := range viewers {
+		b.await(v, 41)
+		if v.whole.Load() != 20 || v.reset.Load() != 21 {
+			t.Errorf("%d streams are whole, %d were reset", v.whole.Load(), v.reset.Load())
+		}
+	}
+	b.check(testnet.Until(5*time.Second, "the publisher is gone", func() bool { return !b.server.Stats()[0].Publisher }))
+	b.play(b.publish(true, nil), plan{first: 100, streams: 20, objects: 20, rate: 1000})
+	for _, v := range viewers {
+		b.await(v, 61)
+	}
+	if st := b.server.Stats()[0].Subscribers[0]; st.EndedStreams != 21 || st.DroppedStreams != [levels]uint64{} {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestStock has stock clients, whose connections are protected, take part.
+func TestStock(t *testing.T) {
+	for _, fast := range []bool{true, false} {
+		b := newBed(t, options{in: delayed(), out: delayed()})
+		viewers := []*viewer{b.subscribe(true, wide()), b.subscribe(false, wide()), b.subscribe(false, nil)}
+		b.play(b.publish(fast, nil), plan{streams: 50, objects: 10, rate: 1000})
+		for _, v := range viewers {
+			b.await(v, 50)
+		}
+		st := b.server.Stats()[0]
+		for i, u := range st.Subscribers {
+			if share := u.KernelBytes * 100 / 500_000; (share > 50) != (fast && i == 0) || u.DroppedBytes > 0 {
+				t.Errorf("the publisher fast: %v, subscriber %d: the kernel's share is %d%%, %d bytes were dropped", fast, i, share, u.DroppedBytes)
+			}
+		}
+	}
+}
+
+// TestLimits has subscribers that allow little: few streams, little data, or little of a stream.
+func TestLimits(t *testing.T) {
+	for name, change := range map[string]func(*quic.Config){
+		"streams": func(c *quic.Config) { c.MaxIncomingUniStreams = 6 },
+		"data": func(c *quic.Config) {
+			c.InitialConnectionReceiveWindow, c.MaxConnectionReceiveWindow = 300_000, 300_000
+		},
+		"little data": func(c *quic.Config) {
+			c.InitialConnectionReceiveWindow, c.MaxConnectionReceiveWindow = 30_000, 30_000
+		},
+		"stream data": func(c *quic.Config) { c.InitialStreamReceiveWindow, c.MaxStreamReceiveWindow = 4000, 4000 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, options{in: delayed(), out: delayed()})
+			config := wide()
+			change(config)
+			viewers := []*viewer{b.subscribe(true, config), b.subscribe(false, config), b.subscribe(true, wide())}
+			b.play(b.publish(true, nil), plan{streams: 80, objects: 10, rate: 1000})
+			for _, v := range viewers {
+				b.await(v, 80)
+				if v.reset.Load() > 0 {
+					t.Errorf("%d streams were reset", v.reset.Load())
+				}
+			}
+		})
+	}
+}
+
+// TestSlow has a subscriber whose link takes a fraction of what is sent, beside one that gets all.
+func TestSlow(t *testing.T) {
+	b := newBed(t, options{in: delayed(), out: delayed()})
+	far, err := b.net.Host("far")
+	b.check(err)
+	config := delayed()
+	config.FromA.Rate = 2_000_000
+	slow := testlink.Start(t, b.net, b.relay, "slow", far, "eth0", config)
+	b.check(errors.Join(slow.A.AddAddr("10.3.0.1/24"), slow.B.AddAddr("10.3.0.2/24"), slow.B.AddRoute("0.0.0.0/0", "10.3.0.1")))
+	b.check(b.server.relay.Acks.Attach("slow"))
+	fast, narrow := b.subscribe(true, wide()), b.subscribeFrom(b.socket(far), true, wide())
+	b.play(b.publish(true, nil), plan{streams: 400, objects: 10, rate: 1000, level: func(i int) int8 { return int8(i % 4) }})
+	b.await(fast, 400)
+	b.await(narrow, 400)
+	st := b.server.Stats()[0].Subscribers
+	t.Logf("fast: %+v", st[0])
+	t.Logf("slow: %+v", st[1])
+	if fast.reset.Load() > 0 {
+		t.Errorf("the fast one lost %d streams", fast.reset.Load())
+	}
+	d := st[1].DroppedStreams
+	if total := d[0] + d[1] + d[2] + d[3]; d[0] > 0 || total < 50 || int64(total) != narrow.reset.Load() {
+		t.Errorf("the slow one: %d streams were dropped by level, %d were reset", d, narrow.reset.Load())
+	}
+}
