@@ -59,6 +59,14 @@ func (st *stream) add(f *quic.StreamFrame) (c *chunk, added uint64) {
 	return &st.chunks[i], st.bytes() - before
 }
 
+// dataEnd is where the data of a span ends.
+func (st *stream) dataEnd(s span) uint64 {
+	if st.ended {
+		return min(s.to, st.size)
+	}
+	return s.to
+}
+
 // bytes is how many bytes of data came so far.
 func (st *stream) bytes() (n uint64) {
 	for _, s := range st.have {

@@ -18,11 +18,12 @@ import "time"
 type budget struct {
 	leased    uint64 // what the library gave us in all
 	margin    uint64
-	slack     uint64 // what programs may spend that have seen a higher limit: a packet on each processor
-	processed uint64 // by stream, where the data ends that user space has seen, sent or not
-	sent      uint64 // by stream, where the data ends that was sent, as far as user space has seen
-	charged   uint64 // what the kernel has spent on the copies that user space has seen
-	engaged   bool   // the kernel had a limit at least once
+	slack     uint64    // what programs may spend that have seen a higher limit: a packet on each processor
+	processed uint64    // by stream, where the data ends that user space has seen, sent or not
+	sent      uint64    // by stream, where the data ends that was sent, as far as user space has seen
+	charged   uint64    // what the kernel has spent on the copies that user space has seen
+	engaged   bool      // the kernel had credit at least once
+	blocked   time.Time // since when the kernel has no credit; zero: it has
 }
 
 // meter is the kernel's credit.
@@ -41,22 +42,32 @@ func (b *budget) limit() uint64 {
 }
 
 // set sets the kernel's limit.
-func (b *budget) set(m meter) {
+func (b *budget) set(m meter, now time.Time) {
 	n := b.limit()
 	b.engaged = b.engaged || n > 0
 	m.SetLimit(n)
+	switch {
+	case n > m.Spent():
+		b.blocked = time.Time{}
+	case b.blocked.IsZero():
+		b.blocked = now
+	}
 }
 
-// allows reports whether user space may send data that ends so much further on its stream. The kernel's limit is set.
-func (b *budget) allows(more uint64, m meter) bool {
-	need := b.sent + more
+// settled is when all programs have ended that had a credit before.
+const settled = 5 * time.Millisecond
+
+// room returns how much further data that user space sends may end on its streams. The kernel's limit is set. If the
+// kernel can't send any more, and all its copies are known, user space has all that is left.
+func (b *budget) room(m meter, now time.Time) uint64 {
+	used := b.sent
 	if m != nil && b.engaged {
-		need += b.slack
-		if spent := m.Spent(); spent != b.charged || b.limit() > spent {
-			need += spent - b.charged + b.margin
+		spent := m.Spent()
+		if spent != b.charged || b.blocked.IsZero() || now.Sub(b.blocked) < settled {
+			used += spent - b.charged + b.margin + b.slack
 		}
 	}
-	return need <= b.leased
+	return max(b.leased, used) - used
 }
 
 // A reach is where data of a stream ends.

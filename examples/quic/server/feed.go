@@ -159,6 +159,14 @@ func (f *feed) acked(u *subscriber, e *quicrelay.AckedEvent) {
 	u.acks = append(u.acks, u.ackReader.read(e))
 }
 
+// ending reports whether a subscriber's stream was dropped, and isn't reset yet.
+func (f *feed) ending(number uint64) bool {
+	return slices.ContainsFunc(f.subscribers, func(u *subscriber) bool {
+		o := u.streams[number]
+		return o != nil && o.dropped && !o.ended
+	})
+}
+
 // tick forgets what is over, and drops what has waited for too long.
 func (f *feed) tick(now time.Time) {
 	f.mu.Lock()
@@ -167,7 +175,7 @@ func (f *feed) tick(now time.Time) {
 	var over []uint64
 	for number, st := range f.streams {
 		st.expire(now)
-		if (st.ended || st.reset) && len(st.chunks) == 0 {
+		if (st.ended || st.reset) && len(st.chunks) == 0 && !f.ending(number) {
 			over = append(over, number)
 		} else {
 			floor = min(floor, number)

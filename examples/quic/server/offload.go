@@ -226,11 +226,11 @@ func (s *Server) end(all []drop) {
 		d.of.feed.mu.Unlock()
 	}
 	if kernel {
-		if err := s.relay.Runtime().Quiesce(); err != nil {
+		if err := s.quiesce(); err != nil {
 			s.log.Error("waiting for the kernel's programs", "error", err)
 			return
 		}
-		s.drain()
+		s.read()
 	}
 	for _, d := range all {
 		d.of.feed.mu.Lock()

@@ -42,6 +42,8 @@ type Server struct {
 	socket    *socket
 	transport *quic.Transport
 	listener  *quic.Listener
+	read      func()       // reads the events up to where they are now
+	quiesce   func() error // waits until programs that run now have ended
 	stop      context.CancelFunc
 	running   sync.WaitGroup
 	dropper   dropper
@@ -74,6 +76,7 @@ func Start(config Config) (_ *Server, err error) {
 		feeds: map[string]*feed{}, users: map[*feed]int{},
 		subscribers: map[uint32]*subscriber{}, receivers: map[*quicrelay.SubscribersReceiver]*subscriber{},
 	}
+	s.read = s.drain
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -83,6 +86,7 @@ func Start(config Config) (_ *Server, err error) {
 		if s.relay, err = load(config); err != nil {
 			return nil, err
 		}
+		s.quiesce = s.relay.Runtime().Quiesce
 	}
 	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain); err != nil {
 		return nil, err

@@ -90,8 +90,9 @@ type outgoing struct {
 	done  spans // sent by the kernel, or given to the library
 	reach
 	limit   uint64 // MAX_STREAM_DATA
-	dropped bool
-	reset   bool
+	dropped bool   // given up,
+	ended   bool   // so that the kernel sends nothing of it any more,
+	reset   bool   // and the subscriber knows
 }
 
 // copied is what a copy that the kernel sent carries: what quic.OutsidePacket has as User.
@@ -152,7 +153,7 @@ func (u *subscriber) pump(now time.Time) {
 	backlog := u.window.backlog(own, now)
 	room := u.window.room - u.window.waiting - backlog
 	if u.kernel != nil {
-		u.budget.set(u.kernel.data())
+		u.budget.set(u.kernel.data(), now)
 	}
 	var give []quic.StreamData
 	var expired []*outgoing
@@ -165,7 +166,7 @@ func (u *subscriber) pump(now time.Time) {
 				break
 			}
 			before := len(give)
-			if !u.take(p, &give, &kept) {
+			if !u.take(p, &give, &kept, now) {
 				expired = append(expired, p.of)
 			}
 			for _, d := range give[before:] {
@@ -183,27 +184,35 @@ func (u *subscriber) pump(now time.Time) {
 		u.library.Send(give...)
 	}
 	if u.kernel != nil {
-		u.budget.set(u.kernel.data())
+		u.budget.set(u.kernel.data(), now)
 		u.kernel.setWindow(u.window.limit(backlog))
 	}
 	u.lighten(now)
 }
 
 // take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data isn't kept any more.
-func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok bool) {
+func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece, now time.Time) (ok bool) {
 	o := p.of
 	u.queued -= int(p.to - p.from)
 	for _, part := range o.done.missing(p.from, p.to) {
-		parts, kept := o.st.slice(part)
+		first := part
+		if limit := min(o.limit, o.reach.sent+u.budget.room(u.meter(), now)); o.st.dataEnd(part) > limit {
+			first.to = max(part.from, limit)
+		}
+		if first != part {
+			*wait = append(*wait, piece{o, span{first.to, part.to}, p.at})
+			u.queued += int(part.to - first.to)
+		}
+		if first.from == first.to {
+			continue
+		}
+		parts, kept := o.st.slice(first)
 		if !kept {
 			return false
 		}
-		last := &parts[len(parts)-1]
-		dataEnd := last.Offset + uint64(len(last.Data))
-		more := max(dataEnd, o.reach.sent) - o.reach.sent
-		if dataEnd > o.limit || !u.budget.allows(more, u.meter()) || !u.giveID(o) {
-			*wait = append(*wait, piece{o, part, p.at})
-			u.queued += int(part.to - part.from)
+		if !u.giveID(o) {
+			*wait = append(*wait, piece{o, first, p.at})
+			u.queued += int(first.to - first.from)
 			continue
 		}
 		for i := range parts {
@@ -211,8 +220,8 @@ func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok b
 			u.stats.UserBytes += uint64(len(parts[i].Data))
 		}
 		*give = append(*give, parts...)
-		o.done.add(part.from, part.to)
-		u.budget.send(&o.reach, dataEnd)
+		o.done.add(first.from, first.to)
+		u.budget.send(&o.reach, o.st.dataEnd(first))
 	}
 	return true
 }
@@ -294,6 +303,7 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 
 // end ends a stream that was dropped: the kernel sends nothing of it any more.
 func (u *subscriber) end(o *outgoing, code quic.StreamErrorCode) {
+	o.ended = true
 	if u.gone || o.reset || !u.giveID(o) { // without an ID the subscriber never hears of it
 		return
 	}
