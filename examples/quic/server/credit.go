@@ -5,70 +5,30 @@ import "time"
 // A budget is a subscriber's flow control credit of the connection (RFC 9000, section 4.1), which the kernel and user
 // space spend without asking each other.
 //
-// A receiver counts for each stream where its data ends at most. The kernel doesn't: a copy costs what it carries. So the
-// two differ by gaps: by data that comes before what the kernel has sent, but was lost on its way to this host, or wasn't
-// copied. User space counts as the receiver does, for all that it has seen of the publisher's packets, and corrects the
-// kernel's limit. What it hasn't seen yet is bounded by what the publisher may send: the margin is that window.
+// A receiver counts for each stream how far its data reaches. The kernel doesn't: a copy costs what it carries. The two
+// differ by gaps: by data before what the kernel has sent that was lost on its way to this host, or wasn't copied. User
+// space counts as the receiver does, for all that it has seen of the publisher's packets, and corrects the kernel's limit.
+// What it hasn't seen is no more than the publisher's window; that is the margin. So
 //
-// For each subscriber, the sum over its streams of where the data ends that was sent is then never more than
+//	reach <= processed + (spent - charged) + margin <= leased
 //
-//	processed + (spent - charged) + margin <= leased
-//
-// where spent is what the kernel has spent at that moment, and the other numbers are from before.
+// while the kernel has credit. When it has none, what user space sends was processed, and user space checks it itself.
 type budget struct {
 	leased    uint64 // what the library gave us in all
 	margin    uint64
-	slack     uint64    // what programs may spend that have seen a higher limit: a packet on each processor
-	processed uint64    // by stream, where the data ends that user space has seen, sent or not
-	sent      uint64    // by stream, where the data ends that was sent, as far as user space has seen
-	charged   uint64    // what the kernel has spent on the copies that user space has seen
-	engaged   bool      // the kernel had credit at least once
-	blocked   time.Time // since when the kernel has no credit; zero: it has
-}
-
-// meter is the kernel's credit.
-type meter interface {
-	SetLimit(n uint64)
-	Spent() uint64
+	processed uint64 // how far data reaches that user space has seen, sent or not: the sum over all streams
+	sent      uint64 // how far data reaches that was sent, as far as user space has seen
+	charged   uint64 // what the kernel has spent on the copies that user space has seen
 }
 
 // limit returns what the kernel may spend in all.
 func (b *budget) limit() uint64 {
-	reserved := b.margin + b.slack + b.processed
-	if b.charged+b.leased <= reserved {
-		return 0
-	}
-	return b.charged + b.leased - reserved
+	reserved := b.margin + b.processed
+	return max(b.charged+b.leased, reserved) - reserved
 }
 
-// set sets the kernel's limit.
-func (b *budget) set(m meter, now time.Time) {
-	n := b.limit()
-	b.engaged = b.engaged || n > 0
-	m.SetLimit(n)
-	switch {
-	case n > m.Spent():
-		b.blocked = time.Time{}
-	case b.blocked.IsZero():
-		b.blocked = now
-	}
-}
-
-// settled is when all programs have ended that had a credit before.
-const settled = 5 * time.Millisecond
-
-// room returns how much further data that user space sends may end on its streams. The kernel's limit is set. If the
-// kernel can't send any more, and all its copies are known, user space has all that is left.
-func (b *budget) room(m meter, now time.Time) uint64 {
-	used := b.sent
-	if m != nil && b.engaged {
-		spent := m.Spent()
-		if spent != b.charged || b.blocked.IsZero() || now.Sub(b.blocked) < settled {
-			used += spent - b.charged + b.margin + b.slack
-		}
-	}
-	return max(b.leased, used) - used
-}
+// room returns how much further data may reach that user space sends.
+func (b *budget) room() uint64 { return max(b.leased, b.sent) - b.sent }
 
 // A reach is where data of a stream ends.
 type reach struct{ processed, sent uint64 }

@@ -175,7 +175,7 @@ func (f *feed) tick(now time.Time) {
 	var over []uint64
 	for number, st := range f.streams {
 		st.expire(now)
-		if (st.ended || st.reset) && len(st.chunks) == 0 && !f.ending(number) {
+		if (st.whole() || st.reset) && len(st.chunks) == 0 && !f.ending(number) {
 			over = append(over, number)
 		} else {
 			floor = min(floor, number)

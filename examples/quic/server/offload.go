@@ -70,7 +70,7 @@ func newReceiver(relay *quicrelay.Relay, v *quicrelay.SubscribersReceiver, id ui
 	return &receiver{relay: relay, v: v, id: id, margin: 4 * quic.StreamID(n), withheld: map[uint64]bool{}}, err
 }
 
-func (r *receiver) data() meter                 { return r.v.Data }
+func (r *receiver) setData(limit uint64)        { r.v.Data.SetLimit(limit) }
 func (r *receiver) forwards(number uint64) bool { return number >= r.from }
 
 func (r *receiver) setWindow(limit uint64) {

@@ -240,7 +240,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 		return err
 	}
 	u.feed.mu.Lock()
-	u.budget.margin, u.budget.slack = s.config.Window, uint64(r.margin/4)*maxPacket
+	u.budget.margin = s.config.Window
 	r.from = u.feed.next
 	v.Begin.Store(r.from)
 	v.NextStream.Store(uint64(u.nextID))
@@ -251,9 +251,6 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	u.feed.mu.Unlock()
 	return c.onFastPath(ctx, quicrelay.ConnectionsRow{Subscriber: u.id})
 }
-
-// maxPacket is more than the library's largest packet has.
-const maxPacket = 1500
 
 // group returns a feed's group.
 func (s *Server) group(ctx context.Context, f *feed) (_ *quicrelay.SubscribersGroup, err error) {

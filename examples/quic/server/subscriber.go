@@ -30,7 +30,7 @@ type library interface {
 
 // A kernel is the part of a subscriber that the kernel works on.
 type kernel interface {
-	data() meter // its budget
+	setData(limit uint64) // of its budget
 	setWindow(limit uint64)
 	setIDs(end quic.StreamID)                                                // of the leased stream IDs
 	takeID(end quic.StreamID) (quic.StreamID, bool)                          // one of them
@@ -153,7 +153,7 @@ func (u *subscriber) pump(now time.Time) {
 	backlog := u.window.backlog(own, now)
 	room := u.window.room - u.window.waiting - backlog
 	if u.kernel != nil {
-		u.budget.set(u.kernel.data(), now)
+		u.kernel.setData(u.budget.limit())
 	}
 	var give []quic.StreamData
 	var expired []*outgoing
@@ -166,7 +166,7 @@ func (u *subscriber) pump(now time.Time) {
 				break
 			}
 			before := len(give)
-			if !u.take(p, &give, &kept, now) {
+			if !u.take(p, &give, &kept) {
 				expired = append(expired, p.of)
 			}
 			for _, d := range give[before:] {
@@ -184,19 +184,19 @@ func (u *subscriber) pump(now time.Time) {
 		u.library.Send(give...)
 	}
 	if u.kernel != nil {
-		u.budget.set(u.kernel.data(), now)
+		u.kernel.setData(u.budget.limit())
 		u.kernel.setWindow(u.window.limit(backlog))
 	}
 	u.lighten(now)
 }
 
 // take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data isn't kept any more.
-func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece, now time.Time) (ok bool) {
+func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok bool) {
 	o := p.of
 	u.queued -= int(p.to - p.from)
 	for _, part := range o.done.missing(p.from, p.to) {
 		first := part
-		if limit := min(o.limit, o.reach.sent+u.budget.room(u.meter(), now)); o.st.dataEnd(part) > limit {
+		if limit := min(o.limit, o.reach.sent+u.budget.room()); o.st.dataEnd(part) > limit {
 			first.to = max(part.from, limit)
 		}
 		if first != part {
@@ -224,13 +224,6 @@ func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece, now t
 		u.budget.send(&o.reach, o.st.dataEnd(first))
 	}
 	return true
-}
-
-func (u *subscriber) meter() meter {
-	if u.kernel == nil {
-		return nil
-	}
-	return u.kernel.data()
 }
 
 // lost returns the data of a copy that was lost, for the library to send.
