@@ -482,6 +482,20 @@ enum fr_found {
 		all |= v;                                                                          \
 	} while (0)
 
+/* Members of more than one piece. */
+#define FR_COPY_ENDPOINT(off)                                                                      \
+	do {                                                                                       \
+		FR_COPY(64, off);                                                                  \
+		FR_COPY(64, (off) + 8);                                                            \
+		FR_COPY(16, (off) + 16);                                                           \
+	} while (0)
+#define FR_COPY_HOP(off)                                                                           \
+	do {                                                                                       \
+		FR_COPY(64, off);                                                                  \
+		FR_COPY(64, (off) + 8);                                                            \
+		FR_COPY(32, (off) + 16);                                                           \
+	} while (0)
+
 /* Which word of fr_lease counts a table's changes. */
 enum fr_changes {
 	FR_CHANGES = __builtin_offsetof(struct fr_lease, changes),
@@ -678,10 +692,19 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 	}
 }
 
-/* All ones in the lower width bytes: 0 to 8 of them, so that the shift is done in two halves. */
-static __always_inline __u64 fr_lowest(__u64 width)
+/*
+ * The largest integer that there is room for in width bytes, 0 to 8: a shift by 64 bits takes two
+ * halves.
+ */
+static __always_inline __u64 fr_room(__u64 width)
 {
 	return (1ULL << 4 * width << 4 * width) - 1;
+}
+
+/* The same of a QUIC variable-length integer, which has two bits less. */
+static __always_inline __u64 fr_varint_room(__u64 width)
+{
+	return fr_room(width) >> 2;
 }
 
 /*
@@ -694,7 +717,7 @@ static __always_inline int fr_uint(const void *p, const void *data_end, __u32 si
 	if (p + size > data_end)
 		return 0;
 	*value = size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p);
-	*value &= fr_lowest(width);
+	*value &= fr_room(width);
 	return 1;
 }
 
@@ -1568,6 +1591,12 @@ static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 w
 	}
 }
 
+/* An integer of width bytes, 0 to 8, as the upper bytes of 8; it fits. */
+static __always_inline __u64 fr_uint_word(__u64 v, __u64 width)
+{
+	return v << (32 - 4 * width) << (32 - 4 * width);
+}
+
 /* The first width bytes of an integer of 8. */
 static __always_inline __u64 fr_first(__u64 v, __u64 width)
 {
@@ -1581,7 +1610,7 @@ static __always_inline __u64 fr_first(__u64 v, __u64 width)
 static __always_inline void fr_put_uint(void *p, const void *data_end, __u32 size, __u64 v,
 					__u64 width)
 {
-	__u64 all = fr_lowest(width), stays;
+	__u64 all = fr_room(width), stays;
 
 	if (p + size > data_end)
 		return;

@@ -309,7 +309,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_streams_same1 {
+struct streams_same1 {
 	__u32 size;
 	__u32 kind0;
 	__u64 rest0;
@@ -330,21 +330,20 @@ struct prog_streams_same1 {
 	__u64 copies0;
 };
 
-struct prog_streams_fan1 {
+struct streams_fan1 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 	struct val_connections *c;
 };
 
-static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
-					       struct __sk_buff *skb, void *front, __u64 udp_end,
-					       __u64 short_pn_size, __u64 short_pn_end,
-					       void *saved_short_pn_end, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_length_end,
-					       __u64 priority, __u64 id, struct val_connections *c,
-					       struct receiver_subscribers *r)
+static __always_inline long streams_copy1(struct streams_same1 *same, struct __sk_buff *skb,
+					  void *front, __u64 udp_end, __u64 short_pn_size,
+					  __u64 short_pn_end, void *saved_short_pn_end,
+					  __u64 short_payload_end, __u64 stream_id_size,
+					  __u64 stream_id, __u64 stream_offset,
+					  __u64 stream_length_end, __u64 priority, __u64 id,
+					  struct val_connections *c, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_stream *saved_stream = saved_short_pn_end;
@@ -395,8 +394,7 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	if ((((short_pn_end + 1) - 34) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
@@ -405,13 +403,10 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 (__u64)bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(((pn &
-						 (((1ULL << (short_pn_size * 4)) <<
-						   (short_pn_size * 4)) -
-						   1)) << (32ULL - (short_pn_size * 4))) << (32ULL -
-						   (short_pn_size * 4)))) +
-						   fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						   odd_sum);
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -441,16 +436,14 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 	fr_link(data, &r->hop_remote);
 	st16(&new_ipv4->version_ihl,
 	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1),
-		    short_pn_size);
+		    4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
 		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
@@ -485,11 +478,11 @@ static __always_inline long prog_streams_copy1(struct prog_streams_same1 *same,
 	return 0;
 }
 
-static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan)
+static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_streams_same1 *same = front + FR_NEEDS_FRONT;
+	struct streams_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
@@ -560,9 +553,7 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
@@ -592,19 +583,19 @@ static __noinline long prog_streams_turn1(__u32 i, struct prog_streams_fan1 *fan
 	__u64 id = streams;
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(pn, short.pn)", "stream.i... */
-	if (id > ((((1ULL << (stream_id_size * 4)) << (stream_id_size * 4)) - 1) >> 2))
+	if (id > fr_varint_room(stream_id_size))
 		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
-	return prog_streams_copy1(same, skb, front, udp_end, short_pn_size, short_pn_end,
-				  saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-				  stream_offset, stream_length_end, priority, id, c, r);
+	return streams_copy1(same, skb, front, udp_end, short_pn_size, short_pn_end,
+			     saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
+			     stream_offset, stream_length_end, priority, id, c, r);
 }
 
-static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					     __u64 short_pn_size, __u64 short_pn_end,
-					     __u64 short_pn, __u64 short_payload_end,
-					     __u64 stream_id_size, __u64 stream_id,
-					     __u64 stream_offset, __u64 stream_length_end,
-					     __u64 priority, struct val_connections *c)
+static __always_inline int streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
+					__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+					__u64 short_payload_end, __u64 stream_id_size,
+					__u64 stream_id, __u64 stream_offset,
+					__u64 stream_length_end, __u64 priority,
+					struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -626,14 +617,13 @@ static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_streams_no_memory);
-	struct prog_streams_same1 *same = front + FR_NEEDS_FRONT;
+	struct streams_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	if ((((short_pn_end + 1) - 34) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(&saved_udp->checksum) ?
@@ -646,9 +636,9 @@ static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64((short_pn << (32ULL - (short_pn_size * 4))) << (32ULL -
-		 (short_pn_size * 4)))) + fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
@@ -682,13 +672,13 @@ static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end
 	}
 
 	same->copies0 = 0;
-	struct prog_streams_fan1 fan = {
+	struct streams_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 		.c = c,
 	};
-	bpf_loop(list->count, prog_streams_turn1, &fan, 0);
+	bpf_loop(list->count, streams_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -706,14 +696,13 @@ static __always_inline int prog_streams_fan1(struct __sk_buff *skb, __u64 ip_end
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_streams_ipv4_rest_rest(struct __sk_buff *skb, void *data,
-						       void *data_end, const struct fr_lease *lease,
-						       __u64 ip_end, __u64 udp_end,
-						       __u64 short_pn_size, __u64 short_pn_end,
-						       void *at_short_pn_end, __u64 short_pn,
-						       __u64 short_payload_end,
-						       __u64 stream_id_size, __u64 stream_id,
-						       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 ip_end,
+					       __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end, void *at_short_pn_end,
+					       __u64 short_pn, __u64 short_payload_end,
+					       __u64 stream_id_size, __u64 stream_id,
+					       __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -781,28 +770,25 @@ static __always_inline int prog_streams_ipv4_rest_rest(struct __sk_buff *skb, vo
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
-	return prog_streams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-				 short_payload_end, stream_id_size, stream_id, stream_offset,
-				 stream_length_end, priority, c);
+	return streams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
+			    short_payload_end, stream_id_size, stream_id, stream_offset,
+			    stream_length_end, priority, c);
 }
 
-static __always_inline int prog_streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 ip_end,
-						  __u64 udp_end, __u64 short_pn_size)
+static __always_inline int streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 short_pn_size)
 {
 	void *at_short_pn_end;
 	void *at_stream_id_end;
 	struct hdr_stream *stream;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
 	if (at_short_pn_end > data_end)
@@ -852,14 +838,13 @@ static __always_inline int prog_streams_ipv4_rest(struct __sk_buff *skb, void *d
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return prog_streams_ipv4_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, stream_id_size, stream_id,
-					   stream_offset, stream_offset_end);
+	return streams_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end,
+				   stream_id_size, stream_id, stream_offset, stream_offset_end);
 }
 
-static __always_inline int prog_streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -873,9 +858,8 @@ static __always_inline int prog_streams_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_streams_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_streams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_streams_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_streams_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_streams_ipv4_total_length);
@@ -926,12 +910,14 @@ static __always_inline int prog_streams_ipv4(struct __sk_buff *skb, void *data, 
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
 		return fr_up(skb, reason_streams_key_phase);
 	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_streams_short_pn);
 
-	return prog_streams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size);
+	return streams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size);
 }
 
 /* What is the same for all receivers. */
-struct prog_streams_same2 {
+struct streams_same2 {
 	__u32 size;
 	__u32 kind0;
 	__u64 rest0;
@@ -951,21 +937,20 @@ struct prog_streams_same2 {
 	__u64 copies0;
 };
 
-struct prog_streams_fan2 {
+struct streams_fan2 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 	struct val_connections *c;
 };
 
-static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
-					       struct __sk_buff *skb, void *front, __u64 udp_end,
-					       __u64 short_pn_size, __u64 short_pn_end,
-					       void *saved_short_pn_end, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_length_end,
-					       __u64 priority, __u64 id, struct val_connections *c,
-					       struct receiver_subscribers *r)
+static __always_inline long streams_copy2(struct streams_same2 *same, struct __sk_buff *skb,
+					  void *front, __u64 udp_end, __u64 short_pn_size,
+					  __u64 short_pn_end, void *saved_short_pn_end,
+					  __u64 short_payload_end, __u64 stream_id_size,
+					  __u64 stream_id, __u64 stream_offset,
+					  __u64 stream_length_end, __u64 priority, __u64 id,
+					  struct val_connections *c, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_stream *saved_stream = saved_short_pn_end;
@@ -1016,8 +1001,7 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	if ((((short_pn_end + 1) - 54) & 1) != 0)
-		odd_sum <<= 8;
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
@@ -1028,13 +1012,10 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 (__u64)bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(((pn &
-						 (((1ULL << (short_pn_size * 4)) <<
-						   (short_pn_size * 4)) -
-						   1)) << (32ULL - (short_pn_size * 4))) << (32ULL -
-						   (short_pn_size * 4)))) +
-						   fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						   odd_sum);
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
@@ -1067,8 +1048,7 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1),
-		    short_pn_size);
+		    4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
 		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
@@ -1102,11 +1082,11 @@ static __always_inline long prog_streams_copy2(struct prog_streams_same2 *same,
 	return 0;
 }
 
-static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan)
+static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_streams_same2 *same = front + FR_NEEDS_FRONT;
+	struct streams_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
@@ -1178,9 +1158,7 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_streams_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_streams_udp_checksum);
@@ -1212,19 +1190,19 @@ static __noinline long prog_streams_turn2(__u32 i, struct prog_streams_fan2 *fan
 	__u64 id = streams;
 
 	/* {set: {"short.dcid": "r.dcid[priority]", "short.pn": "low(pn, short.pn)", "stream.i... */
-	if (id > ((((1ULL << (stream_id_size * 4)) << (stream_id_size * 4)) - 1) >> 2))
+	if (id > fr_varint_room(stream_id_size))
 		return fr_decline(r->receiver, skb->len, reason_streams_unfit_stream_id);
-	return prog_streams_copy2(same, skb, front, udp_end, short_pn_size, short_pn_end,
-				  saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
-				  stream_offset, stream_length_end, priority, id, c, r);
+	return streams_copy2(same, skb, front, udp_end, short_pn_size, short_pn_end,
+			     saved_short_pn_end, short_payload_end, stream_id_size, stream_id,
+			     stream_offset, stream_length_end, priority, id, c, r);
 }
 
-static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					     __u64 short_pn_size, __u64 short_pn_end,
-					     __u64 short_pn, __u64 short_payload_end,
-					     __u64 stream_id_size, __u64 stream_id,
-					     __u64 stream_offset, __u64 stream_length_end,
-					     __u64 priority, struct val_connections *c)
+static __always_inline int streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
+					__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+					__u64 short_payload_end, __u64 stream_id_size,
+					__u64 stream_id, __u64 stream_offset,
+					__u64 stream_length_end, __u64 priority,
+					struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -1246,14 +1224,13 @@ static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_streams_no_memory);
-	struct prog_streams_same2 *same = front + FR_NEEDS_FRONT;
+	struct streams_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_id, stream_id_size)));
-	if ((((short_pn_end + 1) - 54) & 1) != 0)
-		odd_sum_2 <<= 8;
+	odd_sum_2 <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1269,10 +1246,10 @@ static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64((short_pn << (32ULL - (short_pn_size * 4))) << (32ULL -
-		  (short_pn_size * 4)))) + fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + odd_sum_2 + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -1299,13 +1276,13 @@ static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end
 	}
 
 	same->copies0 = 0;
-	struct prog_streams_fan2 fan = {
+	struct streams_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 		.c = c,
 	};
-	bpf_loop(list->count, prog_streams_turn2, &fan, 0);
+	bpf_loop(list->count, streams_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -1323,14 +1300,13 @@ static __always_inline int prog_streams_fan2(struct __sk_buff *skb, __u64 ip_end
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_streams_ipv6_rest_rest(struct __sk_buff *skb, void *data,
-						       void *data_end, const struct fr_lease *lease,
-						       __u64 ip_end, __u64 udp_end,
-						       __u64 short_pn_size, __u64 short_pn_end,
-						       void *at_short_pn_end, __u64 short_pn,
-						       __u64 short_payload_end,
-						       __u64 stream_id_size, __u64 stream_id,
-						       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 ip_end,
+					       __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end, void *at_short_pn_end,
+					       __u64 short_pn, __u64 short_payload_end,
+					       __u64 stream_id_size, __u64 stream_id,
+					       __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1398,21 +1374,19 @@ static __always_inline int prog_streams_ipv6_rest_rest(struct __sk_buff *skb, vo
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
-	return prog_streams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-				 short_payload_end, stream_id_size, stream_id, stream_offset,
-				 stream_length_end, priority, c);
+	return streams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
+			    short_payload_end, stream_id_size, stream_id, stream_offset,
+			    stream_length_end, priority, c);
 }
 
-static __always_inline int prog_streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 ip_end,
-						  __u64 udp_end, __u64 short_pn_size,
-						  __u64 short_pn_end)
+static __always_inline int streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 ip_end,
+					     __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end)
 {
 	void *at_short_pn_end;
 	void *at_stream_id_end;
@@ -1467,14 +1441,13 @@ static __always_inline int prog_streams_ipv6_rest(struct __sk_buff *skb, void *d
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return prog_streams_ipv6_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, stream_id_size, stream_id,
-					   stream_offset, stream_offset_end);
+	return streams_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end,
+				   stream_id_size, stream_id, stream_offset, stream_offset_end);
 }
 
-static __always_inline int prog_streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
+static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1484,9 +1457,7 @@ static __always_inline int prog_streams_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_streams_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_streams_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_streams_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_streams_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -1536,8 +1507,8 @@ static __always_inline int prog_streams_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_streams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 
-	return prog_streams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				      short_pn_end);
+	return streams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				 short_pn_end);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1571,9 +1542,9 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", _frame] */
 	if (be16(&eth->type) == 0x800)
-		return prog_streams_ipv4(skb, data, data_end, lease);
+		return streams_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_streams_ipv6(skb, data, data_end, lease);
+		return streams_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_streams_not_ip);
 }
 
@@ -1608,7 +1579,7 @@ enum {
 };
 
 /* What is the same for all receivers. */
-struct prog_datagrams_same1 {
+struct datagrams_same1 {
 	__u32 size;
 	__u32 kind0;
 	__u64 rest0;
@@ -1624,16 +1595,16 @@ struct prog_datagrams_same1 {
 	__u64 copies0;
 };
 
-struct prog_datagrams_fan1 {
+struct datagrams_fan1 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 };
 
-static __always_inline long prog_datagrams_copy1(struct prog_datagrams_same1 *same,
-						 struct __sk_buff *skb, void *front, __u64 udp_end,
-						 __u64 short_pn_size, __u64 short_pn,
-						 __u64 priority, struct receiver_subscribers *r)
+static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 udp_end, __u64 short_pn_size,
+					    __u64 short_pn, __u64 priority,
+					    struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -1673,12 +1644,9 @@ static __always_inline long prog_datagrams_copy1(struct prog_datagrams_same1 *sa
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 (__u64)bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(((pn &
-						 (((1ULL << (short_pn_size * 4)) <<
-						   (short_pn_size * 4)) -
-						   1)) << (32ULL - (short_pn_size * 4))) << (32ULL -
-						   (short_pn_size * 4)))) +
-						   fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -1700,16 +1668,14 @@ static __always_inline long prog_datagrams_copy1(struct prog_datagrams_same1 *sa
 	fr_link(data, &r->hop_remote);
 	st16(&new_ipv4->version_ihl,
 	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st16(&new_ipv4->id, bpf_htons(0));
-	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
 	st32(new_ipv4->src, ld32(r->local.addr + 12));
 	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1),
-		    short_pn_size);
+		    4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	st16(&new_udp->checksum, udp_checksum);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -1732,11 +1698,11 @@ static __always_inline long prog_datagrams_copy1(struct prog_datagrams_same1 *sa
 	return 0;
 }
 
-static __noinline long prog_datagrams_turn1(__u32 i, struct prog_datagrams_fan1 *fan)
+static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_datagrams_same1 *same = front + FR_NEEDS_FRONT;
+	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
@@ -1763,23 +1729,20 @@ static __noinline long prog_datagrams_turn1(__u32 i, struct prog_datagrams_fan1 
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
-	if (!fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
 	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
 		return fr_decline(r->receiver, skb->len,
 				  fr_indirect(&r->hop_remote, reason_datagrams_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
-	return prog_datagrams_copy1(same, skb, front, udp_end, short_pn_size, short_pn, priority,
-				    r);
+	return datagrams_copy1(same, skb, front, udp_end, short_pn_size, short_pn, priority, r);
 }
 
-static __always_inline int prog_datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					       __u64 short_pn_size, __u64 short_pn,
-					       __u64 datagram_length_end, __u64 priority,
-					       struct val_connections *c)
+static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
+					  __u64 short_pn_size, __u64 short_pn,
+					  __u64 datagram_length_end, __u64 priority,
+					  struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -1801,7 +1764,7 @@ static __always_inline int prog_datagrams_fan1(struct __sk_buff *skb, __u64 ip_e
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_datagrams_no_memory);
-	struct prog_datagrams_same1 *same = front + FR_NEEDS_FRONT;
+	struct datagrams_same1 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 34;
 	struct hdr_short *saved_short = front + 42;
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
@@ -1818,9 +1781,8 @@ static __always_inline int prog_datagrams_fan1(struct __sk_buff *skb, __u64 ip_e
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) +
-		 fr_odd64(bpf_cpu_to_be64((short_pn << (32ULL - (short_pn_size * 4))) << (32ULL -
-		 (short_pn_size * 4)))) + fr_odd64(ld64(saved_short->dcid)) +
-		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+		 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		 fr_odd64(ld64(saved_short->dcid)) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
@@ -1847,12 +1809,12 @@ static __always_inline int prog_datagrams_fan1(struct __sk_buff *skb, __u64 ip_e
 	}
 
 	same->copies0 = 0;
-	struct prog_datagrams_fan1 fan = {
+	struct datagrams_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_datagrams_turn1, &fan, 0);
+	bpf_loop(list->count, datagrams_turn1, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -1867,10 +1829,9 @@ static __always_inline int prog_datagrams_fan1(struct __sk_buff *skb, __u64 ip_e
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_datagrams_ipv4_rest(struct __sk_buff *skb, void *data,
-						    void *data_end, const struct fr_lease *lease,
-						    __u64 ip_end, __u64 udp_end,
-						    __u64 short_pn_size)
+static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 ip_end,
+					       __u64 udp_end, __u64 short_pn_size)
 {
 	void *at_short_pn_end;
 	void *at_datagram_length_end;
@@ -1880,8 +1841,6 @@ static __always_inline int prog_datagrams_ipv4_rest(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = data + 34;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_datagrams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
 	if (at_short_pn_end > data_end)
@@ -1960,18 +1919,17 @@ static __always_inline int prog_datagrams_ipv4_rest(struct __sk_buff *skb, void 
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= datagram_length_end))
-		return fr_up(skb, reason_datagrams_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= datagram_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	return prog_datagrams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn,
-				   datagram_length_end, priority, c);
+	return datagrams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn, datagram_length_end,
+			      priority, c);
 }
 
-static __always_inline int prog_datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease)
+static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1985,9 +1943,8 @@ static __always_inline int prog_datagrams_ipv4(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_datagrams_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_datagrams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_datagrams_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_datagrams_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_datagrams_ipv4_total_length);
@@ -2038,12 +1995,14 @@ static __always_inline int prog_datagrams_ipv4(struct __sk_buff *skb, void *data
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
 		return fr_up(skb, reason_datagrams_key_phase);
 	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_datagrams_short_pn);
 
-	return prog_datagrams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size);
+	return datagrams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size);
 }
 
 /* What is the same for all receivers. */
-struct prog_datagrams_same2 {
+struct datagrams_same2 {
 	__u32 size;
 	__u32 kind0;
 	__u64 rest0;
@@ -2058,16 +2017,16 @@ struct prog_datagrams_same2 {
 	__u64 copies0;
 };
 
-struct prog_datagrams_fan2 {
+struct datagrams_fan2 {
 	struct __sk_buff *skb;
 	struct list_subscribers *list;
 	void *front;
 };
 
-static __always_inline long prog_datagrams_copy2(struct prog_datagrams_same2 *same,
-						 struct __sk_buff *skb, void *front, __u64 udp_end,
-						 __u64 short_pn_size, __u64 short_pn,
-						 __u64 priority, struct receiver_subscribers *r)
+static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 udp_end, __u64 short_pn_size,
+					    __u64 short_pn, __u64 priority,
+					    struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -2109,12 +2068,9 @@ static __always_inline long prog_datagrams_copy2(struct prog_datagrams_same2 *sa
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
 						 (__u64)bpf_htons(r->local.port) +
 						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(((pn &
-						 (((1ULL << (short_pn_size * 4)) <<
-						   (short_pn_size * 4)) -
-						   1)) << (32ULL - (short_pn_size * 4))) << (32ULL -
-						   (short_pn_size * 4)))) +
-						   fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
@@ -2139,8 +2095,7 @@ static __always_inline long prog_datagrams_copy2(struct prog_datagrams_same2 *sa
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & (((1ULL << (short_pn_size * 4)) << (short_pn_size * 4)) - 1),
-		    short_pn_size);
+		    4, pn & fr_room(short_pn_size), short_pn_size);
 	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
@@ -2162,11 +2117,11 @@ static __always_inline long prog_datagrams_copy2(struct prog_datagrams_same2 *sa
 	return 0;
 }
 
-static __noinline long prog_datagrams_turn2(__u32 i, struct prog_datagrams_fan2 *fan)
+static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 {
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
-	struct prog_datagrams_same2 *same = front + FR_NEEDS_FRONT;
+	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
@@ -2194,9 +2149,7 @@ static __noinline long prog_datagrams_turn2(__u32 i, struct prog_datagrams_fan2 
 	}
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
-		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
-	if (fr_is_v4(r->remote.addr))
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
 	if (be16(&saved_udp->checksum) == 0)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_udp_checksum);
@@ -2205,14 +2158,13 @@ static __noinline long prog_datagrams_turn2(__u32 i, struct prog_datagrams_fan2 
 				  fr_indirect(&r->hop_remote, reason_datagrams_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_too_big);
-	return prog_datagrams_copy2(same, skb, front, udp_end, short_pn_size, short_pn, priority,
-				    r);
+	return datagrams_copy2(same, skb, front, udp_end, short_pn_size, short_pn, priority, r);
 }
 
-static __always_inline int prog_datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					       __u64 short_pn_size, __u64 short_pn,
-					       __u64 datagram_length_end, __u64 priority,
-					       struct val_connections *c)
+static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
+					  __u64 short_pn_size, __u64 short_pn,
+					  __u64 datagram_length_end, __u64 priority,
+					  struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -2234,7 +2186,7 @@ static __always_inline int prog_datagrams_fan2(struct __sk_buff *skb, __u64 ip_e
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_datagrams_no_memory);
-	struct prog_datagrams_same2 *same = front + FR_NEEDS_FRONT;
+	struct datagrams_same2 *same = front + FR_NEEDS_FRONT;
 	struct hdr_udp *saved_udp = front + 54;
 	struct hdr_short *saved_short = front + 62;
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
@@ -2254,10 +2206,10 @@ static __always_inline int prog_datagrams_fan2(struct __sk_buff *skb, __u64 ip_e
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
 		 ((__u64)ld32(&saved_udp->src_port) +
-		  fr_odd64(bpf_cpu_to_be64((short_pn << (32ULL - (short_pn_size * 4))) << (32ULL -
-		  (short_pn_size * 4)))) + fr_odd64(ld64(saved_short->dcid)) +
-		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
-		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+		  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn, short_pn_size))) +
+		  fr_odd64(ld64(saved_short->dcid)) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
 	same->ip_end = ip_end;
@@ -2277,12 +2229,12 @@ static __always_inline int prog_datagrams_fan2(struct __sk_buff *skb, __u64 ip_e
 	}
 
 	same->copies0 = 0;
-	struct prog_datagrams_fan2 fan = {
+	struct datagrams_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-	bpf_loop(list->count, prog_datagrams_turn2, &fan, 0);
+	bpf_loop(list->count, datagrams_turn2, &fan, 0);
 
 	if (same->quiet)
 		fr_wake();
@@ -2297,10 +2249,10 @@ static __always_inline int prog_datagrams_fan2(struct __sk_buff *skb, __u64 ip_e
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_datagrams_ipv6_rest(struct __sk_buff *skb, void *data,
-						    void *data_end, const struct fr_lease *lease,
-						    __u64 ip_end, __u64 udp_end,
-						    __u64 short_pn_size, __u64 short_pn_end)
+static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 ip_end,
+					       __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end)
 {
 	void *at_short_pn_end;
 	void *at_datagram_length_end;
@@ -2387,18 +2339,17 @@ static __always_inline int prog_datagrams_ipv6_rest(struct __sk_buff *skb, void 
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= datagram_length_end))
-		return fr_up(skb, reason_datagrams_partial_checksum);
-	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= datagram_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	return prog_datagrams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn,
-				   datagram_length_end, priority, c);
+	return datagrams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn, datagram_length_end,
+			      priority, c);
 }
 
-static __always_inline int prog_datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease)
+static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -2408,9 +2359,7 @@ static __always_inline int prog_datagrams_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_datagrams_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_datagrams_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_datagrams_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_datagrams_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -2460,8 +2409,8 @@ static __always_inline int prog_datagrams_ipv6(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_datagrams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 
-	return prog_datagrams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-					short_pn_end);
+	return datagrams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				   short_pn_end);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
@@ -2495,9 +2444,9 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", _frame] */
 	if (be16(&eth->type) == 0x800)
-		return prog_datagrams_ipv4(skb, data, data_end, lease);
+		return datagrams_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_datagrams_ipv6(skb, data, data_end, lease);
+		return datagrams_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_datagrams_not_ip);
 }
 
@@ -2523,7 +2472,7 @@ enum {
 	reason_acks_not_ip,
 };
 
-static __always_inline int prog_acks_ipv4_rest_rest_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int acks_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -2531,11 +2480,14 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest_rest_send(struct __sk_b
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_acks_ipv4_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
-	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 ack_largest,
-	__u64 ack_delay, __u64 ack_count, __u64 ack_first, __u64 ack_gap, __u64 ack_second,
-	__u64 ack_ect0, __u64 ack_ect1, __u64 ack_ce, __u64 ack_ce_end)
+static __always_inline int acks_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, void *at_short_pn_end,
+					    __u64 short_pn, __u64 short_payload_end,
+					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+					    __u64 ack_first, __u64 ack_gap, __u64 ack_second,
+					    __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ce,
+					    __u64 ack_ce_end)
 {
 	void *at_ack_ce_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -2579,7 +2531,7 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest_rest(struct __sk_buff *
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
 	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
-		return prog_acks_ipv4_rest_rest_rest_rest_send(skb);
+		return acks_ipv4_send(skb);
 	}
 
 	/* {drop: "acked"}, */
@@ -2612,15 +2564,13 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest_rest(struct __sk_buff *
 	return fr_drop(skb->len, reason_acks_acked);
 }
 
-static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease,
-							 __u64 udp_end, __u64 short_pn_size,
-							 void *at_short_pn_end, __u64 short_pn,
-							 __u64 short_payload_end, __u64 ack_largest,
-							 __u64 ack_delay, __u64 ack_count,
-							 __u64 ack_first, __u64 ack_gap,
-							 __u64 ack_second, __u64 ack_second_end)
+static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, void *at_short_pn_end,
+					    __u64 short_pn, __u64 short_payload_end,
+					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+					    __u64 ack_first, __u64 ack_gap, __u64 ack_second,
+					    __u64 ack_second_end)
 {
 	void *at_ack_second_end;
 	void *at_ack_ect0_end;
@@ -2682,20 +2632,18 @@ static __always_inline int prog_acks_ipv4_rest_rest_rest(struct __sk_buff *skb, 
 	}
 	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return prog_acks_ipv4_rest_rest_rest_rest(skb, data, data_end, lease, udp_end,
-						  short_pn_size, at_short_pn_end, short_pn,
-						  short_payload_end, ack_largest, ack_delay,
-						  ack_count, ack_first, ack_gap, ack_second,
-						  ack_ect0, ack_ect1, ack_ce, ack_ce_end);
+	return acks_ipv4_rest_4(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
+				ack_first, ack_gap, ack_second, ack_ect0, ack_ect1, ack_ce,
+				ack_ce_end);
 }
 
-static __always_inline int prog_acks_ipv4_rest_rest(struct __sk_buff *skb, void *data,
-						    void *data_end, const struct fr_lease *lease,
-						    __u64 udp_end, __u64 short_pn_size,
-						    void *at_short_pn_end, __u64 short_pn,
-						    __u64 short_payload_end, __u64 ack_largest,
-						    __u64 ack_delay, __u64 ack_count,
-						    __u64 ack_count_end)
+static __always_inline int acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, void *at_short_pn_end,
+					    __u64 short_pn, __u64 short_payload_end,
+					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+					    __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -2751,15 +2699,14 @@ static __always_inline int prog_acks_ipv4_rest_rest(struct __sk_buff *skb, void 
 	}
 	__u64 ack_second_end = fr_forget(skb, ack_gap_end + ack_second_size);
 
-	return prog_acks_ipv4_rest_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					     at_short_pn_end, short_pn, short_payload_end,
-					     ack_largest, ack_delay, ack_count, ack_first, ack_gap,
-					     ack_second, ack_second_end);
+	return acks_ipv4_rest_3(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
+				ack_first, ack_gap, ack_second, ack_second_end);
 }
 
-static __always_inline int prog_acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 udp_end,
-					       __u64 short_pn_size)
+static __always_inline int acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 udp_end,
+					  __u64 short_pn_size)
 {
 	void *at_short_pn_end;
 	void *at_ack_largest_end;
@@ -2767,8 +2714,6 @@ static __always_inline int prog_acks_ipv4_rest(struct __sk_buff *skb, void *data
 	struct hdr_ack *ack;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_acks_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
 	if (at_short_pn_end > data_end)
@@ -2821,13 +2766,13 @@ static __always_inline int prog_acks_ipv4_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_acks_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 
-	return prog_acks_ipv4_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					at_short_pn_end, short_pn, short_payload_end, ack_largest,
-					ack_delay, ack_count, ack_count_end);
+	return acks_ipv4_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
+				ack_count_end);
 }
 
-static __always_inline int prog_acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -2841,9 +2786,8 @@ static __always_inline int prog_acks_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_acks_ip_options);
 	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_acks_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
-		return fr_up(skb, reason_acks_fragment);
-	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_acks_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_acks_ipv4_total_length);
@@ -2894,11 +2838,13 @@ static __always_inline int prog_acks_ipv4(struct __sk_buff *skb, void *data, voi
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
 		return fr_up(skb, reason_acks_key_phase);
 	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_acks_short_pn);
 
-	return prog_acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size);
+	return acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size);
 }
 
-static __always_inline int prog_acks_ipv6_rest_rest_rest_rest_send(struct __sk_buff *skb)
+static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -2906,11 +2852,14 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest_rest_send(struct __sk_b
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_acks_ipv6_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
-	void *data_end, const struct fr_lease *lease, __u64 udp_end, __u64 short_pn_size,
-	void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 ack_largest,
-	__u64 ack_delay, __u64 ack_count, __u64 ack_first, __u64 ack_gap, __u64 ack_second,
-	__u64 ack_ect0, __u64 ack_ect1, __u64 ack_ce, __u64 ack_ce_end)
+static __always_inline int acks_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, void *at_short_pn_end,
+					    __u64 short_pn, __u64 short_payload_end,
+					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+					    __u64 ack_first, __u64 ack_gap, __u64 ack_second,
+					    __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ce,
+					    __u64 ack_ce_end)
 {
 	void *at_ack_ce_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -2954,7 +2903,7 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest_rest(struct __sk_buff *
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
 	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
-		return prog_acks_ipv6_rest_rest_rest_rest_send(skb);
+		return acks_ipv6_send(skb);
 	}
 
 	/* {drop: "acked"}, */
@@ -2987,15 +2936,13 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest_rest(struct __sk_buff *
 	return fr_drop(skb->len, reason_acks_acked);
 }
 
-static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease,
-							 __u64 udp_end, __u64 short_pn_size,
-							 void *at_short_pn_end, __u64 short_pn,
-							 __u64 short_payload_end, __u64 ack_largest,
-							 __u64 ack_delay, __u64 ack_count,
-							 __u64 ack_first, __u64 ack_gap,
-							 __u64 ack_second, __u64 ack_second_end)
+static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, void *at_short_pn_end,
+					    __u64 short_pn, __u64 short_payload_end,
+					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+					    __u64 ack_first, __u64 ack_gap, __u64 ack_second,
+					    __u64 ack_second_end)
 {
 	void *at_ack_second_end;
 	void *at_ack_ect0_end;
@@ -3057,20 +3004,18 @@ static __always_inline int prog_acks_ipv6_rest_rest_rest(struct __sk_buff *skb, 
 	}
 	__u64 ack_ce_end = fr_forget(skb, ack_ect1_end + ack_ce_size);
 
-	return prog_acks_ipv6_rest_rest_rest_rest(skb, data, data_end, lease, udp_end,
-						  short_pn_size, at_short_pn_end, short_pn,
-						  short_payload_end, ack_largest, ack_delay,
-						  ack_count, ack_first, ack_gap, ack_second,
-						  ack_ect0, ack_ect1, ack_ce, ack_ce_end);
+	return acks_ipv6_rest_4(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
+				ack_first, ack_gap, ack_second, ack_ect0, ack_ect1, ack_ce,
+				ack_ce_end);
 }
 
-static __always_inline int prog_acks_ipv6_rest_rest(struct __sk_buff *skb, void *data,
-						    void *data_end, const struct fr_lease *lease,
-						    __u64 udp_end, __u64 short_pn_size,
-						    void *at_short_pn_end, __u64 short_pn,
-						    __u64 short_payload_end, __u64 ack_largest,
-						    __u64 ack_delay, __u64 ack_count,
-						    __u64 ack_count_end)
+static __always_inline int acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end,
+					    __u64 short_pn_size, void *at_short_pn_end,
+					    __u64 short_pn, __u64 short_payload_end,
+					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+					    __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -3126,15 +3071,14 @@ static __always_inline int prog_acks_ipv6_rest_rest(struct __sk_buff *skb, void 
 	}
 	__u64 ack_second_end = fr_forget(skb, ack_gap_end + ack_second_size);
 
-	return prog_acks_ipv6_rest_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					     at_short_pn_end, short_pn, short_payload_end,
-					     ack_largest, ack_delay, ack_count, ack_first, ack_gap,
-					     ack_second, ack_second_end);
+	return acks_ipv6_rest_3(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
+				ack_first, ack_gap, ack_second, ack_second_end);
 }
 
-static __always_inline int prog_acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 udp_end,
-					       __u64 short_pn_size, __u64 short_pn_end)
+static __always_inline int acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 udp_end,
+					  __u64 short_pn_size, __u64 short_pn_end)
 {
 	void *at_short_pn_end;
 	void *at_ack_largest_end;
@@ -3193,13 +3137,13 @@ static __always_inline int prog_acks_ipv6_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_acks_truncated);
 	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 
-	return prog_acks_ipv6_rest_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-					at_short_pn_end, short_pn, short_payload_end, ack_largest,
-					ack_delay, ack_count, ack_count_end);
+	return acks_ipv6_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
+				ack_count_end);
 }
 
-static __always_inline int prog_acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
+static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -3209,9 +3153,7 @@ static __always_inline int prog_acks_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_acks_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_acks_ipv6_version);
-	if (fr_is_v4(ipv6->src))
-		return fr_up(skb, reason_acks_mapped_address);
-	if (fr_is_v4(ipv6->dst))
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_acks_mapped_address);
 	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
@@ -3261,8 +3203,7 @@ static __always_inline int prog_acks_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_acks_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 
-	return prog_acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size,
-				   short_pn_end);
+	return acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end);
 }
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)
@@ -3296,8 +3237,8 @@ SEC("tc") int prog_acks(struct __sk_buff *skb)
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
 	if (be16(&eth->type) == 0x800)
-		return prog_acks_ipv4(skb, data, data_end, lease);
+		return acks_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
-		return prog_acks_ipv6(skb, data, data_end, lease);
+		return acks_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_acks_not_ip);
 }

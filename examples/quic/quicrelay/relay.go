@@ -691,10 +691,10 @@ func (v *SubscribersReceiver) Hops() []runtime.Hop { return v.v.Hops() }
 // String names the receiver by its group and identity.
 func (v *SubscribersReceiver) String() string { return v.v.String() }
 
-// Event is what the relay's programs tell: SentEvent, DatagramEvent, AckedEvent.
+// Event is what the relay's programs report: SentEvent, DatagramEvent, AckedEvent.
 type Event interface{ event() }
 
-// SentEvent is the event "sent"; what it can't tell isn't sent.
+// SentEvent is the event "sent"; what it can't report isn't sent.
 type SentEvent struct {
 	Receiver *SubscribersReceiver // that the packet was sent to, even if it is gone since; nil: one of a former process
 	Time     time.Time            // when the packet was sent; time.Since is exact
@@ -710,7 +710,7 @@ type SentEvent struct {
 
 func (SentEvent) event() {}
 
-// DatagramEvent is the event "datagram"; what it can't tell isn't sent.
+// DatagramEvent is the event "datagram"; what it can't report isn't sent.
 type DatagramEvent struct {
 	Receiver *SubscribersReceiver // that the packet was sent to, even if it is gone since; nil: one of a former process
 	Time     time.Time            // when the packet was sent; time.Since is exact
@@ -722,7 +722,7 @@ type DatagramEvent struct {
 
 func (DatagramEvent) event() {}
 
-// AckedEvent is the event "acked"; what it can't tell isn't sent.
+// AckedEvent is the event "acked"; what it can't report isn't sent.
 type AckedEvent struct {
 	Time       time.Time     // when the packet was sent; time.Since is exact
 	Mono       time.Duration // the same on the kernel's monotonic clock
