@@ -63,6 +63,60 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// Pending reads what there is, and doesn't wait; AwaitEvents sleeps until there is something, and reads nothing.
+func TestEventsPending(t *testing.T) {
+	r := loadGroups(t, Options{})
+	add(t, openGroup(t, r, 7), 1, 1)
+	pending := func(most int) (got []uint64) {
+		for ev := range r.Pending() {
+			if got = append(got, ev.Uint(1)); len(got) == most {
+				break
+			}
+		}
+		return got
+	}
+	if got := pending(0); got != nil {
+		t.Errorf("events %d that nobody caused", got)
+	}
+	for range 3 {
+		done := make(chan error)
+		sleeps := r.events.ring.Sleeps.Load()
+		go func() { done <- r.AwaitEvents(t.Context()) }()
+		until(t, 5*time.Second, "the server sleeps", func() bool { return r.events.ring.Sleeps.Load() > sleeps })
+		if got := pending(0); got != nil {
+			t.Errorf("events %d that nobody caused", got)
+		}
+		runOn(t, r, "fan", groupPacket(7, 0), 10)
+		if err := receive(t, "the end of a sleep", done); err != nil {
+			t.Error(err)
+		}
+		if got := pending(4); len(got) != 4 {
+			t.Errorf("events %d, of which 4 were asked for", got)
+		}
+		if err := r.AwaitEvents(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := r.Quiesce(); err != nil {
+			t.Error(err)
+		}
+		if got := pending(0); len(got) != 6 {
+			t.Errorf("events %d, of which 6 were left", got)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.AwaitEvents(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that is over: %v", err)
+	}
+	r.Close()
+	if err := r.AwaitEvents(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("a relay that is closed: %v", err)
+	}
+	if err := r.Quiesce(); !errors.Is(err, ErrClosed) || pending(0) != nil {
+		t.Errorf("a relay that is closed: %v", err)
+	}
+}
+
 // What a reader leaves is there for the next; several share.
 func TestEventsAreShared(t *testing.T) {
 	r := loadGroups(t, Options{})

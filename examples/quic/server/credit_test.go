@@ -131,7 +131,12 @@ func (w *world) takeID(quic.StreamID) (quic.StreamID, bool) {
 	return quic.StreamID(w.next - 4), true
 }
 
-func (w *world) nameStream(number uint64, id quic.StreamID) (quic.StreamID, bool) {
+func (w *world) name(number uint64) (quic.StreamID, bool) {
+	id, ok := w.names[number]
+	return quic.StreamID(id), ok && w.r.IntN(4) > 0 // the kernel may name it right after
+}
+
+func (w *world) setName(number uint64, id quic.StreamID) (quic.StreamID, bool) {
 	if _, ok := w.names[number]; !ok {
 		w.names[number] = uint64(id)
 	}

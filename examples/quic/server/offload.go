@@ -113,7 +113,12 @@ func (r *receiver) takeID(end quic.StreamID) (quic.StreamID, bool) {
 	}
 }
 
-func (r *receiver) nameStream(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) {
+func (r *receiver) name(number uint64) (id quic.StreamID, ok bool) {
+	n, ok, err := r.v.Streams.Get(number)
+	return quic.StreamID(n), ok && err == nil
+}
+
+func (r *receiver) setName(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) {
 	n, _, err := r.v.Streams.Put(number, uint64(id))
 	return quic.StreamID(n), err == nil
 }

@@ -32,12 +32,13 @@ type library interface {
 type kernel interface {
 	setData(limit uint64) // of its budget
 	setWindow(limit uint64)
-	setIDs(end quic.StreamID)                                                // of the leased stream IDs
-	takeID(end quic.StreamID) (quic.StreamID, bool)                          // one of them
-	nameStream(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) // gives a stream an ID, unless it has one
-	forwards(number uint64) bool                                             // whether it sends packets of a stream
-	finished(numbers []uint64, floor uint64) (left []uint64)                 // streams that are over, and the first one that isn't
-	withhold(number uint64) error                                            // a stream
+	setIDs(end quic.StreamID)                                             // of the leased stream IDs
+	takeID(end quic.StreamID) (quic.StreamID, bool)                       // one of them
+	name(number uint64) (id quic.StreamID, ok bool)                       // a stream's ID, if it has one
+	setName(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) // gives it one, unless it has
+	forwards(number uint64) bool                                          // whether it sends packets of a stream
+	finished(numbers []uint64, floor uint64) (left []uint64)              // streams that are over, and the first one that isn't
+	withhold(number uint64) error                                         // a stream
 	setPath(largestAcked int64, size int)
 	stop()
 }
@@ -344,14 +345,21 @@ func (u *subscriber) giveID(o *outgoing) bool {
 	if o.hasID {
 		return true
 	}
+	named := u.kernel != nil && u.kernel.forwards(o.st.number)
+	if named {
+		if id, ok := u.kernel.name(o.st.number); ok {
+			u.named(o, id)
+			return true
+		}
+	}
 	id, ok := u.takeID()
 	if !ok {
 		return false
 	}
-	if u.kernel != nil && u.kernel.forwards(o.st.number) {
+	if named {
 		var now quic.StreamID
-		if now, ok = u.kernel.nameStream(o.st.number, id); now != id || !ok {
-			u.spare = append(u.spare, id) // the kernel has named it
+		if now, ok = u.kernel.setName(o.st.number, id); now != id || !ok {
+			u.spare = append(u.spare, id) // the kernel has named it meanwhile
 		}
 		id = now
 	}
