@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 43
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
@@ -95,7 +95,7 @@ struct event_report {
 
 _Static_assert(sizeof(struct event_report) == 48, "layout of event_report");
 
-/* event gone */
+/* event gone, required */
 struct event_gone {
 	struct fr_event head;
 	__u8 who[16];
@@ -146,10 +146,10 @@ enum {
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
 	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
 	reason_forward_gso_packet, reason_forward_no_peers, reason_forward_changing,
-	reason_forward_unwanted, reason_forward_refused_quota, reason_forward_contended,
-	reason_forward_translating, reason_forward_translations_full, reason_forward_address_family,
-	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
-	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
+	reason_forward_ring_full, reason_forward_unwanted, reason_forward_refused_quota,
+	reason_forward_contended, reason_forward_translating, reason_forward_translations_full,
+	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
+	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
 	reason_forward_udp_checksum, reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
@@ -399,15 +399,13 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (be16(&msg->urgent) == 0xffff) { /* rule */
 		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_gone), 0);
-		if (event0) {
-			fr_head(&event0->head, 0, 2, sizeof(*event0));
-			st64((void *)event0 + 16, 0);
-			st16((void *)event0 + 24, 0);
-			fr_put_v4(event0->who, ld32(ipv4->src));
-			fr_submit(&event0->head, bpf_ktime_get_ns());
-		} else {
-			fr_lose(2);
-		}
+		if (!event0)
+			return fr_up(skb, reason_forward_ring_full);
+		fr_head(&event0->head, 0, 2, sizeof(*event0));
+		st64((void *)event0 + 16, 0);
+		st16((void *)event0 + 24, 0);
+		fr_put_v4(event0->who, ld32(ipv4->src));
+		fr_submit(&event0->head, bpf_ktime_get_ns());
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 
@@ -921,14 +919,12 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be16(&msg->urgent) == 0xffff) { /* rule */
 		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
 			sizeof(struct event_gone), 0);
-		if (event0) {
-			fr_head(&event0->head, 0, 2, sizeof(*event0));
-			st64((void *)event0 + 16, ld64(ipv6->src));
-			st64((void *)event0 + 24, ld64(ipv6->src + 8));
-			fr_submit(&event0->head, bpf_ktime_get_ns());
-		} else {
-			fr_lose(2);
-		}
+		if (!event0)
+			return fr_up(skb, reason_forward_ring_full);
+		fr_head(&event0->head, 0, 2, sizeof(*event0));
+		st64((void *)event0 + 16, ld64(ipv6->src));
+		st64((void *)event0 + 24, ld64(ipv6->src + 8));
+		fr_submit(&event0->head, bpf_ktime_get_ns());
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 

@@ -13,6 +13,7 @@
  *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
  *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
  *	FR_NEEDS_SCRATCH	where it moves payloads
+ *	FR_NEEDS_ZEROS	a power of two, where it makes zeros of up to so many bytes of a header
  *	FR_NEEDS_FACTS	where it asks what the kernel knows about a packet
  *
  * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the
@@ -1126,6 +1127,19 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
 
 #endif
 
+#ifdef FR_NEEDS_ZEROS
+
+static const volatile __u8 fr_zeros[FR_NEEDS_ZEROS];
+
+/* Zeros in place of len bytes of the packet from off on. */
+static __always_inline long fr_blank(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	return len ? bpf_skb_store_bytes(skb, off, (const void *)fr_zeros,
+					 fr_size(len, FR_NEEDS_ZEROS), BPF_F_RECOMPUTE_CSUM) : 0;
+}
+
+#endif
+
 /*
  * A device may have summed up the whole packet after the link-layer header (CHECKSUM_COMPLETE).
  * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
@@ -1133,12 +1147,17 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
  * after, by places of at most 64 bytes.
  */
 
-/* The sum of a place, as it counts in the packet's. */
+/* The sum of bytes from off on, as it counts in the packet's. */
+static __always_inline __u32 fr_counted(__u32 off, __u32 sum)
+{
+	__u16 folded = fr_fold(sum);
+
+	return off & 1 ? __builtin_bswap16(folded) : folded;
+}
+
 static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	__u16 sum = fr_fold(fr_sum64(skb, off, len));
-
-	return off & 1 ? __builtin_bswap16(sum) : sum;
+	return fr_counted(off, fr_sum64(skb, off, len));
 }
 
 static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
@@ -1511,6 +1530,13 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 	struct fr_front *f = bpf_map_lookup_elem(&fr_front, &zero);
 
 	return f && !bpf_skb_load_bytes(skb, 0, f->bytes, len) ? f->bytes : NULL;
+}
+
+/* len bytes of the packet from off on as they came; room is a power of two that they fit. */
+static __always_inline long fr_put_back(struct __sk_buff *skb, __u32 off, const void *from, __u32 len,
+					__u32 room)
+{
+	return len ? bpf_skb_store_bytes(skb, off, from, fr_size(len, room), 0) : 0;
 }
 
 /*

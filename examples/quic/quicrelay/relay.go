@@ -370,6 +370,16 @@ func (t *ConnectionsTable) Get(key ConnectionsKey) (ConnectionsRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *ConnectionsTable) Delete(key ConnectionsKey) error { return t.t.Delete(t.key(key)) }
 
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *ConnectionsTable) DeleteMany(keys ...ConnectionsKey) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
+
 // ConnectionsEntry is a row of connections with its key.
 type ConnectionsEntry struct {
 	Key ConnectionsKey
@@ -438,6 +448,16 @@ func (t *DroppedTable) Get(key DroppedKey) (DroppedRow, error) {
 
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *DroppedTable) Delete(key DroppedKey) error { return t.t.Delete(t.key(key)) }
+
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *DroppedTable) DeleteMany(keys ...DroppedKey) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
 
 // DroppedEntry is a row of dropped with its key.
 type DroppedEntry struct {

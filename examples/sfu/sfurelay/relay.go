@@ -605,22 +605,37 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 				yield(nil, err)
 				return
 			}
-			var ev Event
-			switch e.ID {
-			case 1:
-				ev = SentEvent{
-					Receiver: wrapSubscribersReceiver(e.Receiver),
-					Time:     e.Time,
-					Mono:     e.Mono,
-					Original: uint16(e.Uint(0)),
-					Number:   uint16(e.Uint(1)),
-				}
-			}
-			if !yield(ev, nil) {
+			if !yield(typedEvent(e), nil) {
 				return
 			}
 		}
 	}
+}
+
+// Pending iterates over the events that programs had begun when it was called, without sleeping: a server that reads
+// a datagram from a socket, and then Pending, knows all events of that datagram.
+func (r *Relay) Pending() iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for e := range r.rt.Pending() {
+			if !yield(typedEvent(e)) {
+				return
+			}
+		}
+	}
+}
+
+func typedEvent(e *runtime.Event) Event {
+	switch e.ID {
+	case 1:
+		return SentEvent{
+			Receiver: wrapSubscribersReceiver(e.Receiver),
+			Time:     e.Time,
+			Mono:     e.Mono,
+			Original: uint16(e.Uint(0)),
+			Number:   uint16(e.Uint(1)),
+		}
+	}
+	return nil
 }
 
 // Lost is how many records of each event were lost because the ring was full.
