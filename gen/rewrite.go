@@ -91,20 +91,22 @@ func (w *rewriter) fork(blk *[]ir.Stmt) *rewriter {
 	return &c
 }
 
-// guard declines packets for which a condition doesn't hold. It returns the mistake if that can't be.
-func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) *diag.Diagnostic {
+// undecidable says why a value that is allocated can't be guarded.
+const undecidable = "a number that is allocated can't decide whether the packet leaves, and this value doesn't " +
+	"always fit"
+
+// guard declines packets for which a condition doesn't hold.
+func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	g := &ir.Guard{Cond: cond, Reason: reason, Pos: pos}
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.allocated):
-		return w.fail(codeAlloc, pos, "a number that is allocated can't decide whether the packet leaves, and this "+
-			"value doesn't always fit")
+		w.fail(codeAlloc, pos, undecidable)
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
 	default:
 		w.guards = append(w.guards, g)
 	}
-	return nil
 }
 
 // header returns what leaves of a header that came, or nil.

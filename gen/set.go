@@ -139,10 +139,12 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 		w.guard(pl.present, reason, as.Target.Pos)
 	}
 	if v.fitsIn != pl && !(f.Kind == spec.FieldVarint && v.max <= maxOf(6)) {
-		d := w.guard(bin(ir.Le, v.x, pl.room()), reason, as.Target.Pos)
-		if d != nil && f.SizedUint() {
-			d.WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
+		if f.SizedUint() && reads(v.x, w.fx.allocated) {
+			w.fail(codeAlloc, as.Target.Pos, undecidable).
+				WithHint("low(…, %s) is as much of a number as the field has room for", as.Target)
+			return
 		}
+		w.guard(bin(ir.Le, v.x, pl.room()), reason, as.Target.Pos)
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
 }

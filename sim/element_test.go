@@ -271,8 +271,8 @@ func TestSizedContradictions(t *testing.T) {
 		want        string
 	}{
 		{4, 4, 1<<32 - 1, ""}, {8, 8, 1<<64 - 1, ""}, {4, 0, 0, ""}, {4, 1, 0xFF, ""},
-		{4, 5, 0, "number: an integer of 5 bytes, over its bound of 4"}, {2, 2, 0x10000, "65536 doesn't fit into 2 bytes"},
-		{4, 0, 1, "1 doesn't fit into 0 bytes"},
+		{4, 5, 0, "number: an integer of 5 bytes, over its bound of 4"},
+		{2, 2, 0x10000, "65536 doesn't fit into 2 bytes"}, {4, 0, 1, "1 doesn't fit into 0 bytes"},
 	} {
 		fp := newFanPlan()
 		width, value := &ir.Var{Name: "width", Type: ir.UintType(8)}, &ir.Var{Name: "value", Type: ir.UintType(64)}

@@ -253,8 +253,8 @@ func (e *Pick) Type() Type {
 
 func (e *Pick) parts(v *visitor) { v.exprs(e.If, e.Then, e.Else) }
 
-// Word is X as a QUIC variable-length integer of Width bytes, or (Plain) as an unsigned integer of so many, 0 to 8: as the
-// upper bytes of a 64-bit integer whose other bits are 0. This is what it adds to a checksum.
+// Word is X as a QUIC variable-length integer of Width bytes, or (Plain) as an unsigned integer of so many, 0 to 8: as
+// the upper bytes of a 64-bit integer whose other bits are 0. This is what it adds to a checksum.
 type Word struct {
 	X     Expr
 	Width *Var

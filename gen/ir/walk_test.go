@@ -16,7 +16,8 @@ import (
 // All types of statements and expressions: TestWalk finds what is missing here.
 var (
 	stmtTypes = []Stmt{
-		&NeedBytes{}, &Let{}, &Guard{}, &If{}, &ReadVarint{}, &ReadUint{}, &Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Up{},
+		&NeedBytes{}, &Let{}, &Guard{}, &If{}, &ReadVarint{}, &ReadUint{},
+		&Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Up{},
 		&Drop{}, &Forward{},
 		&Translate{}, &FindElement{}, &FanOut{}, &Copy{}, &Skip{},
 	}
