@@ -83,7 +83,7 @@ quic: ## the fork of quic-go, fetched and patched into runtime/quic/quic-go (run
 	@cd runtime/quic && $(GO) run ./cmd/quicfork quic-go
 
 test-quic: quic ## the fork's hooks and the examples on it, with the race detector
-	@tools/ensure root
+	@tools/ensure test quic root
 	@for m in runtime/quic examples/quic; do (cd $$m && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does

@@ -303,13 +303,21 @@ func (b *bed) play(c *client.Conn, p plan) {
 			if data = data[1000:]; len(data) == 0 {
 				b.check(out.Close())
 			}
-			next = next.Add(time.Second / time.Duration(p.rate))
-			time.Sleep(time.Until(next))
+			pace(&next, p.rate)
 		}
 		if p.then != nil {
 			p.then(i)
 		}
 	}
+}
+
+// pace waits until the time of the next object. If this one was late, all later ones are.
+func pace(next *time.Time, rate int) {
+	*next = next.Add(time.Second / time.Duration(rate))
+	if now := time.Now(); next.Before(now) {
+		*next = now
+	}
+	time.Sleep(time.Until(*next))
 }
 
 // await waits until a viewer has got so many streams, whole or reset.
