@@ -28,7 +28,7 @@ type Cell struct {
 // MeasurePath measures all variants across namespaces. Rounds alternate between them. The calling process has to stay
 // away from the relay's processor (turnlab.Prefer).
 func MeasurePath(o Options) (cells []Cell, err error) {
-	undo, err := prepareMachine()
+	undo, err := PrepareMachine()
 	if err != nil {
 		return nil, err
 	}
@@ -38,10 +38,10 @@ func MeasurePath(o Options) (cells []Cell, err error) {
 		return nil, err
 	}
 	defer b.busy.Close()
-	if b.calls, err = newCallCounter(); err != nil {
+	if b.calls, err = NewCallCounter(); err != nil {
 		return nil, err
 	}
-	defer b.calls.close()
+	defer b.calls.Close()
 	for _, n := range o.Receivers {
 		more, err := b.measureReceivers(o, n)
 		cells = append(cells, more...)

@@ -28,20 +28,20 @@ const (
 	sequenceAt   = 14 + 20 + 8 + 2
 )
 
-// subject is a program whose copies are measured.
-type subject struct {
-	variant Variant
-	program *ebpf.Program
-	after   func(copies int) error // what has to happen between tries, outside of what is measured
-	rounds  []float64
+// A Subject is a program whose copies are measured.
+type Subject struct {
+	Variant Variant
+	Program *ebpf.Program
+	Next    func(frame []byte)     // changes the frame before it comes again
+	After   func(copies int) error // what has to happen between tries, outside of what is measured
 
-	sequence uint16 // of the last packet
+	rounds []float64
 }
 
 // MeasureKernel runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each
 // run (BPF_STATS_RUN_TIME).
 func MeasureKernel(o Options) (copies []Copy, err error) {
-	undo, err := prepareMachine()
+	undo, err := PrepareMachine()
 	if err != nil {
 		return nil, err
 	}
@@ -73,26 +73,9 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 	if err != nil {
 		return c, err
 	}
-	if err := l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC); err != nil {
-		return c, err
-	}
-	s, err := newSink(l.PeerDev)
-	if err != nil {
-		return c, err
-	}
-	defer s.close()
-	b, err := loadBare(n, relayPort, l.RelayOut, l.PeerDev.MAC)
-	if err != nil {
-		return c, err
-	}
-	defer b.close()
 	publisher, server := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort), netip.AddrPortFrom(l.RelayInAddr.V4,
 		relayPort)
-	frame, err := turnlab.UDPFrame(l.ClientDev.MAC, l.RelayIn.MAC, publisher, server, packet(size))
-	if err != nil {
-		return c, err
-	}
-	subjects := []*subject{{variant: Bare, program: b.program(), after: func(int) error { return nil }}}
+	var subjects []*Subject
 	for _, v := range []Variant{Relay, SFU} {
 		var r generated
 		err := l.Relay.Do(func() (err error) {
@@ -103,15 +86,57 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 			return c, fmt.Errorf("%s: %w", v, err)
 		}
 		defer r.close()
-		reported := uint64(0)
-		subjects = append(subjects, &subject{variant: v, program: r.program(), after: func(copies int) error {
-			reported += uint64(copies)
-			return r.reported(reported)
-		}})
+		reported, sequence := uint64(0), uint16(0)
+		subjects = append(subjects, &Subject{
+			Variant: v, Program: r.program(),
+			Next: func(frame []byte) {
+				sequence++ // a packet that came before would be late
+				binary.BigEndian.PutUint16(frame[sequenceAt:], sequence)
+			},
+			After: func(copies int) error {
+				reported += uint64(copies)
+				return r.reported(reported)
+			},
+		})
 	}
+	c = Copy{Receivers: n, Size: size}
+	c.Times, err = MeasureCopies(o, l, n, Traffic{publisher, server, packet(size)}, subjects...)
+	return c, err
+}
+
+// Traffic is what relays copy: a payload from a publisher to a server.
+type Traffic struct {
+	Publisher, Server netip.AddrPort
+	Payload           []byte
+}
+
+// MeasureCopies returns the nanoseconds that a copy takes in each relay, for n receivers that are the line's peer, and as
+// a bare clone. BPF_STATS_RUN_TIME has to be on.
+func MeasureCopies(o Options, l *testnet.Line, n int, t Traffic, relays ...*Subject) (map[Variant]float64, error) {
+	if err := l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC); err != nil {
+		return nil, err
+	}
+	s, err := newSink(l.PeerDev)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	b, err := loadBare(n, t.Server.Port(), l.RelayOut, l.PeerDev.MAC)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+	frame, err := turnlab.UDPFrame(l.ClientDev.MAC, l.RelayIn.MAC, t.Publisher, t.Server, t.Payload)
+	if err != nil {
+		return nil, err
+	}
+	bare := &Subject{
+		Variant: Bare, Program: b.program(), Next: func([]byte) {}, After: func(int) error { return nil },
+	}
+	subjects := append([]*Subject{bare}, relays...)
 	for round := range o.Rounds {
-		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size,
-			round+1))
+		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n,
+			len(t.Payload), round+1))
 		for _, subject := range subjects {
 			ns := 0.0
 			err := l.Relay.Do(func() (err error) {
@@ -119,21 +144,21 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 				return err
 			})
 			if err != nil {
-				return c, err
+				return nil, err
 			}
 			subject.rounds = append(subject.rounds, ns)
 		}
 	}
-	c = Copy{Receivers: n, Size: size, Times: map[Variant]float64{}}
+	times := map[Variant]float64{}
 	for _, s := range subjects {
-		c.Times[s.variant] = turnlab.Median(s.rounds)
+		times[s.Variant] = turnlab.Median(s.rounds)
 	}
-	return c, nil
+	return times, nil
 }
 
 // measure returns the nanoseconds of a copy: the mean of many, in the least disturbed of several tries. All copies have
 // to arrive.
-func (s *subject) measure(frame, device []byte, n int, sink *sink) (float64, error) {
+func (s *Subject) measure(frame, device []byte, n int, sink *sink) (float64, error) {
 	out := make([]byte, len(frame)+256)
 	least := math.Inf(1)
 	for range kernelTries {
@@ -141,18 +166,17 @@ func (s *subject) measure(frame, device []byte, n int, sink *sink) (float64, err
 		if err != nil {
 			return 0, err
 		}
-		before, err := s.program.Stats()
+		before, err := s.Program.Stats()
 		if err != nil {
 			return 0, err
 		}
 		for range copiesPerTry / n {
-			s.sequence++ // a packet that came before would be late
-			binary.BigEndian.PutUint16(frame[sequenceAt:], s.sequence)
-			if _, err := s.program.Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: device}); err != nil {
+			s.Next(frame)
+			if _, err := s.Program.Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: device}); err != nil {
 				return 0, err
 			}
 		}
-		after, err := s.program.Stats()
+		after, err := s.Program.Stats()
 		if err != nil {
 			return 0, err
 		}
@@ -161,7 +185,7 @@ func (s *subject) measure(frame, device []byte, n int, sink *sink) (float64, err
 			return 0, errors.Join(fmt.Errorf("%d of %d copies arrived", got, want), err)
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(want))
-		if err := s.after(int(want)); err != nil {
+		if err := s.After(int(want)); err != nil {
 			return 0, err
 		}
 	}

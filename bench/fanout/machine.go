@@ -23,10 +23,10 @@ const (
 	backlogFile = "/proc/sys/net/core/netdev_max_backlog"
 )
 
-// prepareMachine sets what is the machine's and not a host's: the backlog, and that the kernel's threads that handle
+// PrepareMachine sets what is the machine's and not a host's: the backlog, and that the kernel's threads that handle
 // packets in turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it, which an
 // interrupt does as well.
-func prepareMachine() (undo func() error, err error) {
+func PrepareMachine() (undo func() error, err error) {
 	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(turnlab.LoadCPU),
 		"ksoftirqd/"+strconv.Itoa(turnlab.RelayCPU))
 	if err != nil {

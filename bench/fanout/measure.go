@@ -60,7 +60,7 @@ const (
 // bench is what measures all paths alike.
 type bench struct {
 	busy  *turnlab.Busy
-	calls *callCounter
+	calls *CallCounter
 }
 
 // measure sends datagrams of a size: first for rates, then for cost, then for delays.
@@ -250,10 +250,10 @@ func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 	if run.path.process == nil {
 		return 0, nil
 	}
-	if err := b.calls.watch(run.path.process.Process.Pid); err != nil {
+	if err := b.calls.Watch(run.path.process.Process.Pid); err != nil {
 		return 0, err
 	}
-	before, err := b.calls.count()
+	before, err := b.calls.Count()
 	if err != nil {
 		return 0, err
 	}
@@ -261,7 +261,7 @@ func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	after, err := b.calls.count()
+	after, err := b.calls.Count()
 	if err != nil || delivered == 0 {
 		return 0, err
 	}

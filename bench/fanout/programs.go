@@ -216,13 +216,14 @@ func (d *delays) close() {
 	d.collection.Close()
 }
 
-// callCounter counts the system calls of one process.
-type callCounter struct {
+// A CallCounter counts the system calls of one process.
+type CallCounter struct {
 	collection *ebpf.Collection
 	link       link.Link
 }
 
-func newCallCounter() (*callCounter, error) {
+// NewCallCounter begins to count; no process is watched yet.
+func NewCallCounter() (*CallCounter, error) {
 	c, err := load("system_calls", nil)
 	if err != nil {
 		return nil, err
@@ -234,19 +235,21 @@ func newCallCounter() (*callCounter, error) {
 		c.Close()
 		return nil, err
 	}
-	return &callCounter{c, l}, nil
+	return &CallCounter{c, l}, nil
 }
 
-// watch chooses the process; count returns its system calls so far, all processes watched before included.
-func (c *callCounter) watch(pid int) error {
+// Watch chooses the process.
+func (c *CallCounter) Watch(pid int) error {
 	return c.collection.Variables["calls_process"].Set(uint32(pid))
 }
 
-func (c *callCounter) count() (n uint64, err error) {
+// Count returns the process's system calls so far, those of processes watched before included.
+func (c *CallCounter) Count() (n uint64, err error) {
 	return n, c.collection.Variables["calls"].Get(&n)
 }
 
-func (c *callCounter) close() {
+// Close ends the counting.
+func (c *CallCounter) Close() {
 	_ = c.link.Close()
 	c.collection.Close()
 }

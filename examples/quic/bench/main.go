@@ -1,0 +1,105 @@
+// The bench command measures the relay of package server, with the kernel's part and without protection, beside a relay in user
+// space on the same library, without protection as well. Variants alternate within one run, and the report gives medians
+// and ratios: absolute figures don't carry over to other machines or runs. bench/README.md says how, and what the figures
+// mean.
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+)
+
+func main() {
+	turnlab.Main()
+	relayMain()
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// Report is the result of a run.
+type Report struct {
+	CPUs   int           `json:"cpus"`
+	Copies []fanout.Copy `json:"copies,omitempty"`
+	Path   []Cell        `json:"path,omitempty"`
+}
+
+func run() (err error) {
+	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
+	only := flag.String("only", "", "`part` to run: copies (cost of a copy in the kernel) or path (the whole relay)")
+	subscribers := flag.String("subscribers", "1,8,64", "`counts` of subscribers (path)")
+	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
+	profiles := flag.String("profiles", "", "`folder` that profiles of the relay's process are written into")
+	plot := flag.String("plot", "", "PNG `file` that the curves are drawn into")
+	out := flag.String("json", "", "`file` that the report is written to as JSON")
+	flag.Parse()
+	if os.Geteuid() != 0 {
+		return testnet.ErrNotRoot
+	}
+	if runtime.NumCPU() < 2 {
+		return errors.New("two processors are needed: one for the load, one for the relay")
+	}
+	o := options{rounds: *rounds, profiles: *profiles}
+	if o.subscribers, err = numbers(*subscribers, most); err != nil {
+		return err
+	}
+	if o.objects, err = numbers(*objects, 1<<20); err != nil {
+		return err
+	}
+	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
+		return err
+	}
+	undo, err := fanout.PrepareMachine()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, undo()) }()
+	report := Report{CPUs: runtime.NumCPU()}
+	if *only != "path" {
+		if report.Copies, err = measureCopies(o.rounds); err != nil {
+			return err
+		}
+		printCopies(os.Stdout, report.Copies)
+	}
+	if *only != "copies" {
+		if report.Path, err = measurePath(o); err != nil {
+			return err
+		}
+		printPath(os.Stdout, report.Path)
+		if *plot != "" {
+			if err := draw(*plot, report.Path); err != nil {
+				return err
+			}
+		}
+	}
+	if *out == "" {
+		return nil
+	}
+	text, err := json.MarshalIndent(report, "", "\t")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(*out, append(text, '\n'), 0o644)
+}
+
+func numbers(text string, most int) (list []int, err error) {
+	for one := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(one)
+		if err != nil || n < 1 || n > most {
+			return nil, fmt.Errorf("%q is not a number from 1 to %d", one, most)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+)
+
+// A Cell is what all variants did with one kind of traffic.
+type Cell struct {
+	Subscribers int                `json:"subscribers"`
+	Objects     int                `json:"objects"` // in a stream
+	Results     map[Variant]Result `json:"results"`
+}
+
+// A Result is what one variant did. A delivery is an object that a subscriber got.
+type Result struct {
+	Rate  float64 `json:"deliveries"` // a second
+	CPU   float64 `json:"cpu_us"`     // of the relay's processor, a delivery
+	Calls float64 `json:"calls"`      // system calls a delivery
+	P50   float64 `json:"p50_us"`     // from when an object is at the relay's device until a copy leaves through it
+	P99   float64 `json:"p99_us"`
+	Share float64 `json:"kernel_percent"` // of the bytes, those that the kernel has sent
+}
+
+type options struct {
+	rounds               int
+	subscribers, objects []int
+	profiles             string
+}
+
+const (
+	warmUp   = 1500 * time.Millisecond
+	spells   = 12
+	spell    = 200 * time.Millisecond
+	watching = time.Second
+)
+
+func measurePath(o options) (cells []Cell, err error) {
+	b := &bench{}
+	if b.busy, err = turnlab.NewBusy(turnlab.RelayCPU); err != nil {
+		return nil, err
+	}
+	defer b.busy.Close()
+	if b.calls, err = fanout.NewCallCounter(); err != nil {
+		return nil, err
+	}
+	defer b.calls.Close()
+	for _, objects := range o.objects {
+		for _, n := range o.subscribers {
+			all := map[Variant][]Result{}
+			for round := range o.rounds {
+				for _, v := range variants {
+					what := fmt.Sprintf("%d subscribers, %d objects a stream, %s", n, objects, v)
+					fmt.Fprintf(os.Stderr, "\r%-60s", fmt.Sprintf("%s, round %d", what, round+1))
+					profile := ""
+					if o.profiles != "" {
+						profile = filepath.Join(o.profiles, fmt.Sprintf("%d-%d-%.4s.pprof", n, objects, v))
+					}
+					r, err := b.measure(v, n, objects, profile)
+					if err != nil {
+						return cells, fmt.Errorf("%s: %w", what, err)
+					}
+					all[v] = append(all[v], r)
+				}
+			}
+			c := Cell{Subscribers: n, Objects: objects, Results: map[Variant]Result{}}
+			for v, results := range all {
+				c.Results[v] = medians(results)
+			}
+			cells = append(cells, c)
+		}
+	}
+	fmt.Fprintf(os.Stderr, "\r%-60s\r", "")
+	return cells, nil
+}
+
+func medians(results []Result) (m Result) {
+	of := func(f func(*Result) *float64) {
+		var values []float64
+		for i := range results {
+			values = append(values, *f(&results[i]))
+		}
+		*f(&m) = turnlab.Median(values)
+	}
+	of(func(r *Result) *float64 { return &r.Rate })
+	of(func(r *Result) *float64 { return &r.CPU })
+	of(func(r *Result) *float64 { return &r.Calls })
+	of(func(r *Result) *float64 { return &r.P50 })
+	of(func(r *Result) *float64 { return &r.P99 })
+	of(func(r *Result) *float64 { return &r.Share })
+	return m
+}
+
+// bench is what measures all variants alike.
+type bench struct {
+	busy  *turnlab.Busy
+	calls *fanout.CallCounter
+}
+
+// newLine makes a line of hosts: publisher, relay and subscribers. What the relay's host receives is handled on the relay's
+// processor, all else on the other one. Packets come as from a network card, with complete checksums.
+func newLine() (*testnet.Net, *testnet.Line, error) {
+	net, err := testnet.New()
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := net.Line()
+	if err == nil {
+		err = errors.Join(
+			l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.RelayOut.SetReceiveCPU(turnlab.RelayCPU),
+			l.ClientDev.SetReceiveCPU(turnlab.LoadCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
+			l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
+			l.ClientDev.SetTxChecksum(false), l.PeerDev.SetTxChecksum(false),
+			l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
+			l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
+			l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
+		)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, net.Close())
+	}
+	return net, l, nil
+}
+
+// measure measures one variant with so many subscribers, and so many objects in a stream.
+func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, err error) {
+	net, l, err := newLine()
+	if err != nil {
+		return r, err
+	}
+	defer net.Close()
+	p, err := start(l, v, profile)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, p.stop()) }()
+	a, err := subscribe(l, n)
+	if err != nil {
+		return r, err
+	}
+	defer a.close()
+	idle, err := b.idle()
+	if err != nil {
+		return r, err
+	}
+	load, err := publish(l, deliveries/float64(n), objects)
+	if err != nil {
+		return r, err
+	}
+	defer load.dialled.close()
+	time.Sleep(warmUp)
+	if _, err := p.share(); err != nil { // begins the profile
+		return r, err
+	}
+	if err := b.cost(a, idle, &r); err != nil {
+		return r, err
+	}
+	if err := b.watch(p, l, a, &r); err != nil {
+		return r, err
+	}
+	if r.Share, err = p.share(); err != nil {
+		return r, err
+	}
+	if err := load.close(); err != nil {
+		return r, fmt.Errorf("publishing: %w", err)
+	}
+	if failed := a.failed.Load(); failed != nil {
+		return r, fmt.Errorf("a subscriber's stream: %w", *failed)
+	}
+	return r, testnet.Until(5*time.Second, "all objects delivered", func() bool {
+		return uint64(a.bytes.Load()) == load.sent.Load()*objectSize*uint64(n)
+	})
+}
+
+// idle returns the share of the relay's processor that is taken without any load.
+func (b *bench) idle() (float64, error) {
+	var shares []float64
+	for range 3 {
+		share, err := b.busy.Spell(spell / 2)
+		if err != nil {
+			return 0, err
+		}
+		shares = append(shares, share)
+	}
+	return slices.Min(shares), nil
+}
+
+// cost measures the processor time of a delivery: the median over several spells.
+func (b *bench) cost(a *audience, idle float64, r *Result) error {
+	var costs []float64
+	began, first := time.Now(), a.bytes.Load()
+	for range spells {
+		start, before := time.Now(), a.bytes.Load()
+		share, err := b.busy.Spell(spell)
+		if err != nil {
+			return err
+		}
+		rate := float64(a.bytes.Load()-before) / objectSize / time.Since(start).Seconds()
+		if rate == 0 {
+			return errors.New("nothing was delivered")
+		}
+		costs = append(costs, (share-idle)*1e6/rate)
+	}
+	r.Rate = float64(a.bytes.Load()-first) / objectSize / time.Since(began).Seconds()
+	r.CPU = turnlab.Median(costs)
+	return nil
+}
+
+// watch measures system calls and delays.
+func (b *bench) watch(p *process, l *testnet.Line, a *audience, r *Result) error {
+	if err := b.calls.Watch(p.cmd.Process.Pid); err != nil {
+		return err
+	}
+	in, err := l.RelayIn.Capture()
+	if err != nil {
+		return err
+	}
+	out, err := l.RelayOut.Capture()
+	if err != nil {
+		_, _ = in.Stop()
+		return err
+	}
+	before, err := b.calls.Count()
+	delivered := a.bytes.Load()
+	time.Sleep(watching)
+	after, failed := b.calls.Count()
+	delivered = a.bytes.Load() - delivered
+	came, problem := in.Stop()
+	left, other := out.Stop()
+	if err := errors.Join(err, failed, problem, other); err != nil {
+		return err
+	}
+	r.Calls = float64(after-before) * objectSize / float64(delivered)
+	delays := delaysOf(came, left)
+	if len(delays) == 0 {
+		return errors.New("no object was seen on its way through the relay")
+	}
+	r.P50, r.P99 = float64(delays.Quantile(0.5))/1e3, float64(delays.Quantile(0.99))/1e3
+	return nil
+}
+
+// delaysOf returns for each copy of each object the time from when the relay's host had the object to when it sent the
+// copy. An object counts where its first bytes are.
+func delaysOf(came, left []testnet.Frame) (all turnlab.Delays) {
+	at := map[uint64]time.Time{}
+	for _, f := range came {
+		if !f.Outgoing {
+			for _, number := range objectsIn(f.Data) {
+				if _, again := at[number]; !again {
+					at[number] = f.At
+				}
+			}
+		}
+	}
+	type copied struct {
+		number uint64
+		port   uint16
+	}
+	seen := map[copied]bool{}
+	for _, f := range left {
+		if !f.Outgoing || len(f.Data) < destination+2 {
+			continue
+		}
+		for _, number := range objectsIn(f.Data) {
+			c := copied{number, binary.BigEndian.Uint16(f.Data[destination:])}
+			if since, ok := at[number]; ok && !seen[c] {
+				seen[c] = true
+				all = append(all, f.At.Sub(since))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// destination is where the destination port is in a UDP packet over IPv4 without options.
+const destination = 14 + 20 + 2
+
+// objectsIn returns the numbers of the objects that begin in a frame.
+func objectsIn(frame []byte) (numbers []uint64) {
+	for {
+		_, rest, found := bytes.Cut(frame, []byte(mark))
+		if !found || len(rest) < 8 {
+			return numbers
+		}
+		numbers = append(numbers, binary.BigEndian.Uint64(rest))
+		frame = rest
+	}
+}

@@ -1,0 +1,2 @@
+package main
+func draw(string, []Cell) error { return nil }

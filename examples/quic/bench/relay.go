@@ -1,0 +1,265 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime/pprof"
+	"strings"
+	"sync"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
+)
+
+// A Variant is a relay.
+type Variant string
+
+// Both speak the protocol of package server, and send the same streams.
+const (
+	Kernel    Variant = "kernel"
+	UserSpace Variant = "user space"
+)
+
+var variants = []Variant{UserSpace, Kernel}
+
+// role is the environment variable that tells a copy of the running program to be a relay.
+const role = "FASTRELAY_QUICBENCH"
+
+// What a relay's process is asked for, and answers with one line each.
+const (
+	ready = "ready"
+	share = "share" // of the bytes, in percent: those that the kernel has sent
+)
+
+// relayMain lets the program be started again as a relay, and doesn't return then. The relay runs until its input ends.
+func relayMain() {
+	v := Variant(os.Getenv(role))
+	if v == "" {
+		return
+	}
+	if err := serve(v, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func serve(v Variant, args []string) (err error) {
+	flags := flag.NewFlagSet("relay", flag.ContinueOnError)
+	listen := flags.String("listen", "", "")
+	devices := flags.String("devices", "", "")
+	profile := flags.String("profile", "", "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	address, err := netip.ParseAddrPort(*listen)
+	if err != nil {
+		return err
+	}
+	kernelShare := func() float64 { return 0 }
+	if v == Kernel {
+		s, err := server.Start(server.Config{Address: address, TLS: secrets(), Interfaces: strings.Split(*devices, ",")})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		kernelShare = func() float64 {
+			var kernel, user uint64
+			for _, f := range s.Stats() {
+				sum := f.Sum()
+				kernel, user = kernel+sum.KernelBytes, user+sum.UserBytes
+			}
+			return 100 * float64(kernel) / float64(max(1, kernel+user))
+		}
+	} else {
+		r, err := listenUserSpace(address)
+		if err != nil {
+			return err
+		}
+		defer r.close()
+	}
+	fmt.Println(ready)
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		if *profile != "" { // from the first question on
+			f, err := os.Create(*profile)
+			if err == nil {
+				err = pprof.StartCPUProfile(f)
+			}
+			if err != nil {
+				return err
+			}
+			*profile = ""
+			defer func() { pprof.StopCPUProfile(); err = errors.Join(err, f.Close()) }()
+		}
+		fmt.Println(kernelShare())
+	}
+	return in.Err()
+}
+
+// A process is a relay's.
+type process struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+	out *bufio.Reader
+}
+
+// start starts a relay on the line's middle host and on the relay's processor, and waits until it listens.
+func start(l *testnet.Line, v Variant, profile string) (*process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: l.Relay.Command(context.Background(), self, "--listen", serverAt(l).String(),
+		"--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", profile)}
+	p.cmd.Env = append(os.Environ(), role+"="+string(v))
+	p.cmd.Stderr = os.Stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.out = bufio.NewReader(out)
+	if err := testnet.StartChild(p.cmd); err != nil {
+		return nil, err
+	}
+	if line, err := p.out.ReadString('\n'); line != ready+"\n" {
+		return nil, errors.Join(fmt.Errorf("%s: the relay's process ended", v), err, p.stop())
+	}
+	err = errors.Join(turnlab.Prefer(p.cmd.Process.Pid, turnlab.RelayCPU),
+		turnlab.SetRealTime(p.cmd.Process.Pid, relayPriority))
+	if err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
+// relayPriority is above the priority of what measures (turnlab.Busy).
+const relayPriority = 2
+
+// share asks for the kernel's share of what was sent.
+func (p *process) share() (percent float64, err error) {
+	if _, err := fmt.Fprintln(p.in, share); err != nil {
+		return 0, err
+	}
+	_, err = fmt.Fscanln(p.out, &percent)
+	return percent, err
+}
+
+func (p *process) stop() error {
+	_ = p.in.Close()
+	return p.cmd.Wait()
+}
+
+// A userRelay is a relay in user space as one writes it with quic-go: what is read of a stream is written to a stream of
+// each subscriber.
+type userRelay struct {
+	socket    *net.UDPConn
+	transport *quic.Transport
+	listener  *quic.Listener
+
+	mu          sync.Mutex
+	subscribers []*quic.Conn
+}
+
+func listenUserSpace(at netip.AddrPort) (*userRelay, error) {
+	socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+	if err != nil {
+		return nil, err
+	}
+	hooks := &quic.Hooks{NullProtection: true, SparseMaxStreams: true}
+	r := &userRelay{socket: socket, transport: &quic.Transport{
+		Conn: socket, ConnectionIDLength: 8, ConnContext: func(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
+			return quic.WithHooks(ctx, hooks), nil
+		},
+	}}
+	if r.listener, err = r.transport.Listen(secrets(), wide()); err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	go func() {
+		for {
+			c, err := r.listener.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			go r.serve(c)
+		}
+	}()
+	return r, nil
+}
+
+func (r *userRelay) close() {
+	_ = r.listener.Close()
+	_ = r.transport.Close()
+	_ = r.socket.Close()
+}
+
+// serve does what a client asks for (package server).
+func (r *userRelay) serve(c *quic.Conn) {
+	control, err := c.AcceptStream(c.Context())
+	if err != nil {
+		return
+	}
+	line, err := bufio.NewReader(control).ReadString('\n')
+	if err != nil {
+		return
+	}
+	publishes := strings.HasPrefix(line, "publish ")
+	if !publishes {
+		r.mu.Lock()
+		r.subscribers = append(r.subscribers, c)
+		r.mu.Unlock()
+	}
+	if _, err := control.Write([]byte("ok\n")); err != nil || control.Close() != nil || !publishes {
+		return
+	}
+	for {
+		in, err := c.AcceptUniStream(c.Context())
+		if err != nil {
+			return
+		}
+		go r.copy(in)
+	}
+}
+
+// copy copies a stream to all subscribers.
+func (r *userRelay) copy(in *quic.ReceiveStream) {
+	r.mu.Lock()
+	subscribers := r.subscribers
+	r.mu.Unlock()
+	out := make([]*quic.SendStream, 0, len(subscribers))
+	for _, c := range subscribers {
+		if s, err := c.OpenUniStream(); err == nil {
+			out = append(out, s)
+		}
+	}
+	buffer := make([]byte, 16<<10)
+	for {
+		n, err := in.Read(buffer)
+		for _, s := range out {
+			if n > 0 {
+				_, _ = s.Write(buffer[:n]) // of a subscriber that is gone
+			}
+			if errors.Is(err, io.EOF) {
+				_ = s.Close()
+			} else if err != nil {
+				s.CancelWrite(0)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
