@@ -58,13 +58,15 @@ test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm6
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
 	@tools/fresh $(if $(RUN),'$(RUN)')
 
-bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path or fanout for a part
+bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path, fanout or quic for a part
 	@tools/ensure test root
-	@$(GO) run ./bench $(if $(ONLY),-only $(ONLY))
+	@$(if $(filter quic,$(ONLY)),:,$(GO) run ./bench $(if $(ONLY),-only $(ONLY)))
+	@$(if $(filter-out quic,$(ONLY)),:,(cd runtime/quic && $(GO) run ./cmd/quicfork quic-go) && cd examples/quic && $(GO) run ./bench)
 
-curves: build ## one to many alone, and its curves in docs/fanout.png
+curves: build quic ## one to many and QUIC alone, and their curves in docs/fanout.png and docs/quic.png
 	@tools/ensure test root
 	@$(GO) run ./bench -only fanout -plot docs/fanout.png
+	@cd examples/quic && $(GO) run ./bench -plot ../../docs/quic.png
 
 demo: build ## the same traffic through user space, and through the kernel
 	@tools/ensure root

@@ -8,6 +8,7 @@ require (
 	github.com/fastrelay/fastrelay-gen/runtime/quic v0.0.0
 	golang.org/x/net v0.56.0
 	golang.org/x/sys v0.47.0
+	gonum.org/v1/plot v0.17.0
 )
 
 require (
@@ -38,7 +39,6 @@ require (
 	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/image v0.30.0 // indirect
 	golang.org/x/text v0.40.0 // indirect
-	gonum.org/v1/plot v0.17.0 // indirect
 	google.golang.org/protobuf v1.33.0 // indirect
 )
 

@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"encoding/binary"
 	"errors"
-	"io"
 	"math/big"
 	"net"
 	"net/netip"
@@ -62,7 +61,6 @@ type audience struct {
 	clients []*dialled
 	bytes   atomic.Int64
 	streams atomic.Int64 // that ended
-	failed  atomic.Pointer[error]
 }
 
 // dialled is a client with its socket.
@@ -126,9 +124,6 @@ func (a *audience) watch(d *dialled) {
 					continue
 				}
 				a.streams.Add(1)
-				if !errors.Is(err, io.EOF) && d.Context().Err() == nil {
-					a.failed.CompareAndSwap(nil, &err)
-				}
 				return
 			}
 		}()

@@ -41,7 +41,7 @@ func run() (err error) {
 	subscribers := flag.String("subscribers", "1,8,64", "`counts` of subscribers (path)")
 	objects := flag.String("objects", "60,1", "`counts` of objects in a stream (path)")
 	profiles := flag.String("profiles", "", "`folder` that profiles of the relay's process are written into")
-	plot := flag.String("plot", "", "PNG `file` that the curves are drawn into")
+	picture := flag.String("plot", "", "PNG `file` that the curves are drawn into")
 	out := flag.String("json", "", "`file` that the report is written to as JSON")
 	flag.Parse()
 	if os.Geteuid() != 0 {
@@ -77,8 +77,8 @@ func run() (err error) {
 			return err
 		}
 		printPath(os.Stdout, report.Path)
-		if *plot != "" {
-			if err := draw(*plot, report.Path); err != nil {
+		if *picture != "" {
+			if err := plot(*picture, report.Path); err != nil {
 				return err
 			}
 		}

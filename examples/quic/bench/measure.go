@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,7 +30,10 @@ type Result struct {
 	Calls float64 `json:"calls"`      // system calls a delivery
 	P50   float64 `json:"p50_us"`     // from when an object is at the relay's device until a copy leaves through it
 	P99   float64 `json:"p99_us"`
-	Share float64 `json:"kernel_percent"` // of the bytes, those that the kernel has sent
+	Unit  float64 `json:"forwarding_p50_us"` // the same, where the relay's host is a plain router
+	Share float64 `json:"kernel_percent"`    // of the bytes, those that the kernel has sent
+	// of the bytes, those that subscribers never got: the relay has reset their streams
+	Missing float64 `json:"missing_percent"`
 }
 
 type options struct {
@@ -97,9 +101,14 @@ func medians(results []Result) (m Result) {
 	of(func(r *Result) *float64 { return &r.Calls })
 	of(func(r *Result) *float64 { return &r.P50 })
 	of(func(r *Result) *float64 { return &r.P99 })
+	of(func(r *Result) *float64 { return &r.Unit })
 	of(func(r *Result) *float64 { return &r.Share })
+	of(func(r *Result) *float64 { return &r.Missing })
 	return m
 }
+
+// added is the median delay that a relay adds to that of plain forwarding.
+func (r *Result) added() float64 { return max(0, r.P50-r.Unit) }
 
 // bench is what measures all variants alike.
 type bench struct {
@@ -110,11 +119,11 @@ type bench struct {
 // newLine makes a line of hosts: publisher, relay and subscribers. What the relay's host receives is handled on the relay's
 // processor, all else on the other one. Packets come as from a network card, with complete checksums.
 func newLine() (*testnet.Net, *testnet.Line, error) {
-	net, err := testnet.New()
+	hosts, err := testnet.New()
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := net.Line()
+	l, err := hosts.Line()
 	if err == nil {
 		err = errors.Join(
 			l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.RelayOut.SetReceiveCPU(turnlab.RelayCPU),
@@ -127,18 +136,18 @@ func newLine() (*testnet.Net, *testnet.Line, error) {
 		)
 	}
 	if err != nil {
-		return nil, nil, errors.Join(err, net.Close())
+		return nil, nil, errors.Join(err, hosts.Close())
 	}
-	return net, l, nil
+	return hosts, l, nil
 }
 
 // measure measures one variant with so many subscribers, and so many objects in a stream.
 func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, err error) {
-	net, l, err := newLine()
+	hosts, l, err := newLine()
 	if err != nil {
 		return r, err
 	}
-	defer net.Close()
+	defer hosts.Close()
 	p, err := start(l, v, profile)
 	if err != nil {
 		return r, err
@@ -153,6 +162,11 @@ func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, er
 	if err != nil {
 		return r, err
 	}
+	unit, err := forwarding(l, deliveries/float64(n))
+	if err != nil {
+		return r, err
+	}
+	r.Unit = float64(unit.Quantile(0.5)) / 1e3
 	load, err := publish(l, deliveries/float64(n), objects)
 	if err != nil {
 		return r, err
@@ -174,12 +188,12 @@ func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, er
 	if err := load.close(); err != nil {
 		return r, fmt.Errorf("publishing: %w", err)
 	}
-	if failed := a.failed.Load(); failed != nil {
-		return r, fmt.Errorf("a subscriber's stream: %w", *failed)
+	all := load.sent.Load() * objectSize * uint64(n)
+	for patience := time.Now().Add(2 * time.Second); uint64(a.bytes.Load()) < all && time.Now().Before(patience); {
+		time.Sleep(10 * time.Millisecond)
 	}
-	return r, testnet.Until(5*time.Second, "all objects delivered", func() bool {
-		return uint64(a.bytes.Load()) == load.sent.Load()*objectSize*uint64(n)
-	})
+	r.Missing = 100 * (1 - float64(a.bytes.Load())/float64(all))
+	return r, nil
 }
 
 // idle returns the share of the relay's processor that is taken without any load.
@@ -206,12 +220,14 @@ func (b *bench) cost(a *audience, idle float64, r *Result) error {
 			return err
 		}
 		rate := float64(a.bytes.Load()-before) / objectSize / time.Since(start).Seconds()
-		if rate == 0 {
-			return errors.New("nothing was delivered")
+		if rate > 0 {
+			costs = append(costs, (share-idle)*1e6/rate)
 		}
-		costs = append(costs, (share-idle)*1e6/rate)
 	}
 	r.Rate = float64(a.bytes.Load()-first) / objectSize / time.Since(began).Seconds()
+	if len(costs) == 0 {
+		return errors.New("nothing was delivered")
+	}
 	r.CPU = turnlab.Median(costs)
 	return nil
 }
@@ -221,32 +237,81 @@ func (b *bench) watch(p *process, l *testnet.Line, a *audience, r *Result) error
 	if err := b.calls.Watch(p.cmd.Process.Pid); err != nil {
 		return err
 	}
-	in, err := l.RelayIn.Capture()
+	var before, after uint64
+	var delivered int64
+	delays, err := capture(l, func() (err error) {
+		before, err = b.calls.Count()
+		delivered = a.bytes.Load()
+		time.Sleep(watching)
+		delivered = a.bytes.Load() - delivered
+		if err == nil {
+			after, err = b.calls.Count()
+		}
+		return err
+	})
 	if err != nil {
 		return err
+	}
+	r.Calls = float64(after-before) * objectSize / float64(delivered)
+	r.P50, r.P99 = float64(delays.Quantile(0.5))/1e3, float64(delays.Quantile(0.99))/1e3
+	return nil
+}
+
+// forwarding measures the delays of objects that the relay's host only forwards.
+func forwarding(l *testnet.Line, rate float64) (delays turnlab.Delays, err error) {
+	if err := l.Relay.SetForwarding(true); err != nil {
+		return nil, err
+	}
+	var from, to *net.UDPConn
+	if err := l.Peer.Do(func() (err error) {
+		to, err = net.ListenUDP("udp4", &net.UDPAddr{IP: l.PeerAddr.V4.AsSlice()})
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer to.Close()
+	if err := l.Client.Do(func() (err error) {
+		from, err = net.DialUDP("udp4", nil, to.LocalAddr().(*net.UDPAddr))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer from.Close()
+	return capture(l, func() error {
+		next := time.Now()
+		for i := range int(rate * watching.Seconds()) {
+			if _, err := from.Write(object(uint64(i))); err != nil {
+				return err
+			}
+			next = next.Add(time.Duration(float64(time.Second) / rate))
+			time.Sleep(time.Until(next))
+		}
+		return nil
+	})
+}
+
+// capture returns the delays of what passes the relay's host meanwhile.
+func capture(l *testnet.Line, meanwhile func() error) (turnlab.Delays, error) {
+	in, err := l.RelayIn.Capture()
+	if err != nil {
+		return nil, err
 	}
 	out, err := l.RelayOut.Capture()
 	if err != nil {
 		_, _ = in.Stop()
-		return err
+		return nil, err
 	}
-	before, err := b.calls.Count()
-	delivered := a.bytes.Load()
-	time.Sleep(watching)
-	after, failed := b.calls.Count()
-	delivered = a.bytes.Load() - delivered
+	err = meanwhile()
 	came, problem := in.Stop()
 	left, other := out.Stop()
-	if err := errors.Join(err, failed, problem, other); err != nil {
-		return err
+	if err := errors.Join(err, problem, other); err != nil {
+		return nil, err
 	}
-	r.Calls = float64(after-before) * objectSize / float64(delivered)
 	delays := delaysOf(came, left)
 	if len(delays) == 0 {
-		return errors.New("no object was seen on its way through the relay")
+		return nil, errors.New("no object was seen on its way through the relay")
 	}
-	r.P50, r.P99 = float64(delays.Quantile(0.5))/1e3, float64(delays.Quantile(0.99))/1e3
-	return nil
+	return delays, nil
 }
 
 // delaysOf returns for each copy of each object the time from when the relay's host had the object to when it sent the

@@ -22,16 +22,17 @@ func printCopies(w io.Writer, list []fanout.Copy) {
 func printPath(w io.Writer, cells []Cell) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "subscribers\tobjects a stream\t\tdeliveries a second\tby the kernel\tp50 µs\tp99 µs\tsystem calls\tprocessor µs\t")
+	fmt.Fprintln(t, "subscribers\tobjects a stream\t\tdeliveries a second\tmissing\tby the kernel\tadded p50 µs\tp99 µs\t"+
+		"system calls\tprocessor µs\t")
 	for _, c := range cells {
 		for _, v := range variants {
 			r := c.Results[v]
-			fmt.Fprintf(t, "%d\t%d\t%s\t%.0f\t%.0f%%\t%.0f\t%.0f\t%.2f\t%.1f\t\n", c.Subscribers, c.Objects, v, r.Rate, r.Share,
-				r.P50, r.P99, r.Calls, r.CPU)
+			fmt.Fprintf(t, "%d\t%d\t%s\t%.0f\t%.1f%%\t%.0f%%\t%.0f\t%.0f\t%.2f\t%.1f\t\n", c.Subscribers, c.Objects, v,
+				r.Rate, r.Missing, r.Share, r.added(), r.P99, r.Calls, r.CPU)
 		}
 		k, u := c.Results[Kernel], c.Results[UserSpace]
-		fmt.Fprintf(t, "\t\tkernel / user space\t%.2f\t\t%.2f\t%.2f\t%.2f\t%.2f\t\n", k.Rate/u.Rate, k.P50/u.P50, k.P99/u.P99,
-			k.Calls/u.Calls, k.CPU/u.CPU)
+		fmt.Fprintf(t, "\t\tkernel / user space\t%.2f\t\t\t%.2f\t%.2f\t%.2f\t%.2f\t\n", k.Rate/u.Rate,
+			k.added()/u.added(), k.P99/u.P99, k.Calls/u.Calls, k.CPU/u.CPU)
 	}
 	t.Flush()
 }

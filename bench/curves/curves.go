@@ -1,0 +1,145 @@
+// Package curves draws figures over the number of receivers into a picture.
+package curves
+
+import (
+	"errors"
+	"image/color"
+	"math"
+	"os"
+	"strconv"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgimg"
+)
+
+// A Panel is one plot of a picture: a figure over the number of receivers.
+type Panel struct {
+	Title  string
+	X      string // what is counted
+	Unit   string
+	Linear bool // from 0 on, where a logarithmic range would hide that a line is flat
+	Legend bool
+	Lines  []Line // without points, a line is left out
+}
+
+// A Line is the figure of one variant.
+type Line struct {
+	Name   string
+	Colour color.Color
+	Shape  draw.GlyphDrawer
+	Points plotter.XYs
+}
+
+// Draw draws rows of panels, all of the same length, into a PNG file.
+func Draw(file string, panels [][]Panel) error {
+	rows := make([][]*plot.Plot, len(panels))
+	for i, row := range panels {
+		for _, panel := range row {
+			p, err := panel.plot()
+			if err != nil {
+				return err
+			}
+			rows[i] = append(rows[i], p)
+		}
+	}
+	picture := vgimg.NewWith(vgimg.UseWH(vg.Length(len(panels[0]))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter),
+		vgimg.UseDPI(96))
+	canvas := draw.New(picture)
+	space := vg.Points(12)
+	tiles := draw.Tiles{
+		Rows: len(rows), Cols: len(panels[0]), PadX: space, PadY: space, PadTop: space, PadBottom: space, PadLeft: space,
+		PadRight: space,
+	}
+	for i, row := range plot.Align(rows, tiles, canvas) {
+		for j, c := range row {
+			rows[i][j].Draw(c)
+		}
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = vgimg.PngCanvas{Canvas: picture}.WriteTo(f)
+	return errors.Join(err, f.Close())
+}
+
+func (pa *Panel) plot() (*plot.Plot, error) {
+	p := plot.New()
+	p.Title.Text = pa.Title
+	p.X.Label.Text = pa.X
+	p.Y.Label.Text = pa.Unit
+	p.X.Scale = plot.LogScale{}
+	p.X.Tick.Marker = plot.TickerFunc(powers)
+	p.Y.Tick.Marker = plot.TickerFunc(hundreds)
+	if !pa.Linear {
+		p.Y.Scale = plot.LogScale{}
+		p.Y.Tick.Marker = plot.TickerFunc(decades)
+	}
+	grid := plotter.NewGrid()
+	grid.Vertical.Color, grid.Horizontal.Color = color.Gray{0xE0}, color.Gray{0xE0}
+	p.Add(grid)
+	for _, l := range pa.Lines {
+		if len(l.Points) == 0 {
+			continue
+		}
+		line, marks, err := plotter.NewLinePoints(l.Points)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Width = l.Colour, vg.Points(1.5)
+		marks.Color, marks.Shape, marks.Radius = l.Colour, l.Shape, vg.Points(3)
+		p.Add(line, marks)
+		if pa.Legend {
+			p.Legend.Add(l.Name, line, marks)
+		}
+	}
+	p.Legend.Top, p.Legend.Left = true, true
+	if pa.Linear {
+		p.Y.Min = 0
+	} else { // no point lies on the frame
+		p.Y.Min, p.Y.Max = p.Y.Min/1.5, p.Y.Max*1.5
+	}
+	p.X.Min, p.X.Max = min(p.X.Min, 1)/1.2, max(p.X.Max, 2)*1.2
+	return p, nil
+}
+
+// powers marks 1, 8, 64, 512 and so on.
+func powers(low, high float64) (ticks []plot.Tick) {
+	for x := 1.0; x <= high; x *= 8 {
+		if x >= low {
+			ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'f', -1, 64)})
+		}
+	}
+	return ticks
+}
+
+// hundreds marks 0, 100, 200 and so on.
+func hundreds(low, high float64) (ticks []plot.Tick) {
+	for y := math.Ceil(low/100) * 100; y <= high; y += 100 {
+		ticks = append(ticks, plot.Tick{Value: y, Label: strconv.FormatFloat(y, 'f', -1, 64)})
+	}
+	return ticks
+}
+
+// decades marks 1, 2 and 5 of each power of ten.
+func decades(low, high float64) (ticks []plot.Tick) {
+	for power := math.Pow(10, math.Floor(math.Log10(low))); power <= high; power *= 10 {
+		for _, x := range []float64{power, 2 * power, 5 * power} {
+			if x < low || x > high {
+				continue
+			}
+			label := strconv.FormatFloat(x, 'f', -1, 64)
+			switch {
+			case x >= 1e6:
+				label = strconv.FormatFloat(x/1e6, 'f', -1, 64) + " M"
+			case x >= 1e3:
+				label = strconv.FormatFloat(x/1e3, 'f', -1, 64) + " k"
+			}
+			ticks = append(ticks, plot.Tick{Value: x, Label: label})
+		}
+	}
+	return ticks
+}
