@@ -110,8 +110,8 @@ type Traffic struct {
 	Payload           []byte
 }
 
-// MeasureCopies returns the nanoseconds that a copy takes in each relay, for n receivers that are the line's peer, and as
-// a bare clone. BPF_STATS_RUN_TIME has to be on.
+// MeasureCopies returns the nanoseconds that a copy takes in each relay, for n receivers that are the line's peer, and
+// as a bare clone. BPF_STATS_RUN_TIME has to be on.
 func MeasureCopies(o Options, l *testnet.Line, n int, t Traffic, relays ...*Subject) (map[Variant]float64, error) {
 	if err := l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC); err != nil {
 		return nil, err

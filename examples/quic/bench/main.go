@@ -1,6 +1,6 @@
-// The bench command measures the relay of package server, with the kernel's part and without protection, beside a relay in user
-// space on the same library, without protection as well. Variants alternate within one run, and the report gives medians
-// and ratios: absolute figures don't carry over to other machines or runs. bench/README.md says how, and what the figures
+// The bench command measures the relay of package server, with the kernel's part, beside a relay in user space on the
+// same library; both do without protection. Variants alternate within one run, and the report gives medians and ratios:
+// absolute figures don't carry over to other machines or runs. ../../../bench/README.md says how, and what the figures
 // mean.
 package main
 

@@ -116,8 +116,8 @@ type bench struct {
 	calls *fanout.CallCounter
 }
 
-// newLine makes a line of hosts: publisher, relay and subscribers. What the relay's host receives is handled on the relay's
-// processor, all else on the other one. Packets come as from a network card, with complete checksums.
+// newLine makes a line of hosts: publisher, relay and subscribers. What the relay's host receives is handled on the
+// relay's processor, all else on the other one. Packets come as from a network card, with complete checksums.
 func newLine() (*testnet.Net, *testnet.Line, error) {
 	hosts, err := testnet.New()
 	if err != nil {
@@ -130,7 +130,8 @@ func newLine() (*testnet.Net, *testnet.Line, error) {
 			l.ClientDev.SetReceiveCPU(turnlab.LoadCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
 			l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
 			l.ClientDev.SetTxChecksum(false), l.PeerDev.SetTxChecksum(false),
-			l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
+			l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC),
+			l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 			l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
 			l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
 		)

@@ -68,7 +68,9 @@ func serve(v Variant, args []string) (err error) {
 	}
 	kernelShare := func() float64 { return 0 }
 	if v == Kernel {
-		s, err := server.Start(server.Config{Address: address, TLS: secrets(), Interfaces: strings.Split(*devices, ",")})
+		s, err := server.Start(server.Config{
+			Address: address, TLS: secrets(), Interfaces: strings.Split(*devices, ","),
+		})
 		if err != nil {
 			return err
 		}
@@ -163,8 +165,8 @@ func (p *process) stop() error {
 	return p.cmd.Wait()
 }
 
-// A userRelay is a relay in user space as one writes it with quic-go: what is read of a stream is written to a stream of
-// each subscriber.
+// A userRelay is a relay in user space as one writes it with quic-go: what is read of a stream is written to a stream
+// of each subscriber.
 type userRelay struct {
 	socket    *net.UDPConn
 	transport *quic.Transport
@@ -180,11 +182,12 @@ func listenUserSpace(at netip.AddrPort) (*userRelay, error) {
 		return nil, err
 	}
 	hooks := &quic.Hooks{NullProtection: true, SparseMaxStreams: true}
-	r := &userRelay{socket: socket, transport: &quic.Transport{
-		Conn: socket, ConnectionIDLength: 8, ConnContext: func(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
-			return quic.WithHooks(ctx, hooks), nil
-		},
-	}}
+	withHooks := func(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
+		return quic.WithHooks(ctx, hooks), nil
+	}
+	r := &userRelay{
+		socket: socket, transport: &quic.Transport{Conn: socket, ConnectionIDLength: 8, ConnContext: withHooks},
+	}
 	if r.listener, err = r.transport.Listen(secrets(), wide()); err != nil {
 		return nil, errors.Join(err, socket.Close())
 	}
