@@ -19,8 +19,8 @@ func (w *rewriter) blank(a *spec.Action) {
 		}
 		return // an optional header that isn't there
 	}
-	no := func(code diag.Code, format string, args ...any) *diag.Diagnostic {
-		return w.fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.entry}, args...)...)
+	no := func(code diag.Code, format string, args ...any) {
+		w.fail(code, a.Header.Pos, "header %q can't be blanked: "+format, append([]any{in.entry}, args...)...)
 	}
 	o := w.header(in)
 	switch {
@@ -48,7 +48,7 @@ func (w *rewriter) blank(a *spec.Action) {
 		default:
 			continue
 		}
-		no(codeTarget, "its field %q %s", pl.f.Name.Value, why).WithRelated(pl.f.Name.Pos, "the field is declared here")
+		no(codeTarget, "its field %q %s", pl.f.Name.Value, why)
 		return
 	}
 	o.blank, o.pos = true, a.Header.Pos

@@ -128,7 +128,8 @@ func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 		}
 		blanked, is := w.each.blanked[o.old]
 		if _, too := w.each.set[o.old]; is && too {
-			w.fail(codeFanOut, blanked, "header %q can't be blanked: another rule of the fan-out sets its fields", o.entry)
+			w.fail(codeFanOut, blanked, "header %q can't be blanked: another rule of the fan-out sets its fields",
+				o.entry)
 			return
 		}
 	}

@@ -219,7 +219,8 @@ func (s *scope) part(v val, rest []spec.Name) (val, bool) {
 			return val{t: ir.AddrType, x: v.x, field: v.field, row: v.row, member: v.member, level: v.level}, true
 		case "port":
 			return val{
-				t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member, level: v.level,
+				t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member,
+				level: v.level,
 			}, true
 		}
 	}

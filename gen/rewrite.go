@@ -513,7 +513,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 			})
 		}
 	}
-	if len(rw.Stores) == 0 && len(rw.Blanks) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+	if len(rw.Stores)+len(rw.Blanks)+len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
 	length := bin(ir.Add, num(uint64(newFront.Const-l2)), payload)

@@ -254,7 +254,8 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	if n.blank && n.size < 0 {
 		odd, oddIf := oddness(n.old.off, c.old.off)
 		return []ir.Term{{
-			Region: true, At: n.old.off, Len: distance(n.old.end, n.old.off), Max: n.old.bytesAtMost(), Odd: odd, OddIf: oddIf,
+			Region: true, At: n.old.off, Len: distance(n.old.end, n.old.off), Max: n.old.bytesAtMost(), Odd: odd,
+			OddIf: oddIf,
 		}}, nil // zeros add nothing
 	}
 	odd := false

@@ -90,7 +90,8 @@ func TestDeleteKeys(t *testing.T) {
 		"none to do":    {there: "a", keys: "", want: []bool{}},
 		"some are gone": {there: "ad", keys: "abcd", want: []bool{true, false, false, true},
 			calls: []string{"batch of 4", "batch of 2", "batch of 1"}},
-		"one twice":        {there: "ab", keys: "aab", want: []bool{true, false, true}, calls: []string{"batch of 3", "batch of 1"}},
+		"one twice": {there: "ab", keys: "aab", want: []bool{true, false, true},
+			calls: []string{"batch of 3", "batch of 1"}},
 		"the last is gone": {there: "a", keys: "ab", want: []bool{true, false}, calls: []string{"batch of 2"}},
 		"no batches": {there: "ac", keys: "abc", want: []bool{true, false, true},
 			batch: func(*fakeMap) func([]byte) (int, error) {
@@ -119,7 +120,8 @@ func TestDeleteKeys(t *testing.T) {
 			}
 			got, err := deleteKeys(m, keys)
 			if !slices.Equal(got, tt.want) || !errors.Is(err, tt.err) || !slices.Equal(m.calls, tt.calls) {
-				t.Errorf("deleted %v, want %v; %v, want %v; calls %q, want %q", got, tt.want, err, tt.err, m.calls, tt.calls)
+				t.Errorf("deleted %v, want %v; %v, want %v; calls %q, want %q", got, tt.want, err, tt.err, m.calls,
+					tt.calls)
 			}
 		})
 	}
@@ -146,8 +148,9 @@ func TestPutEntries(t *testing.T) {
 		if want := map[byte]bool{3: true, 4: false}; !reflect.DeepEqual(m.there, want) {
 			t.Errorf("%v: it has %v", unsupported, m.there)
 		}
-		if m.single = errors.New("broken"); unsupported && !errors.Is(putEntries(m, []uint32{3}, [][]byte{{1}}), m.single) {
-			t.Error("an error is lost")
+		m.single = errors.New("broken")
+		if err := putEntries(m, []uint32{3}, [][]byte{{1}}); unsupported && !errors.Is(err, m.single) {
+			t.Errorf("an error is lost: %v", err)
 		}
 	}
 }

@@ -23,18 +23,21 @@ func TestLevelValues(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []any{
-		[]any{[]byte{1, 2}, []byte{3, 4}, []byte{5, 6}}, []any{uint64(7), uint64(8), uint64(0xFFF)}, []any{ends[0], ends[1]},
+		[]any{[]byte{1, 2}, []byte{3, 4}, []byte{5, 6}}, []any{uint64(7), uint64(8), uint64(0xFFF)},
+		[]any{ends[0], ends[1]},
 	}
 	got := decodeMembers(members, b, nil)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if back := [2]netip.AddrPort(Levels(got[2], func(v any) netip.AddrPort { return v.(netip.AddrPort) })); back != ends {
+	back := Levels(got[2], func(v any) netip.AddrPort { return v.(netip.AddrPort) })
+	if [2]netip.AddrPort(back) != ends {
 		t.Errorf("the endpoints are %v", back)
 	}
 	for reason, ports := range map[string]any{
-		"has 2 values, must have 3": []int{7, 8}, "doesn't fit in 12 bits (at most 4095) (level 2)": []int{7, 8, 0x1000},
-		"is a int, an array of 3 values": 7, "is missing": nil,
+		"has 2 values, must have 3":                       []int{7, 8},
+		"doesn't fit in 12 bits (at most 4095) (level 2)": []int{7, 8, 0x1000},
+		"is a int, an array of 3 values":                  7, "is missing": nil,
 	} {
 		_, err := encodeMembers("row", members, size, []any{[3][2]byte{}, ports, ends})
 		if err == nil || !strings.Contains(err.Error(), reason) {

@@ -386,8 +386,8 @@ func (r *Relay) end(cause error, sessions ...*Session) error {
 	for _, s := range ending {
 		r.slots.put(s.slot)
 		if err := errors.Join(errs[:len(s.rows)]...); err != nil {
-			all = errors.Join(all, fmt.Errorf("close %v: it is closed, but a row remains until its key is used again: %w", s,
-				err))
+			err = fmt.Errorf("close %v: it is closed, but a row remains until its key is used again: %w", s, err)
+			all = errors.Join(all, err)
 		}
 		errs = errs[len(s.rows):]
 	}

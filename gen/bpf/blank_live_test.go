@@ -120,7 +120,8 @@ func TestBlankOfCompleteChecksums(t *testing.T) {
 		}
 		want := packet(0x3F, make([]byte, len(note)))
 		expect(t, atServer, client, want)
-		if err := testnet.Until(2*time.Second, "the sum", func() bool { return left(t).count > uint64(i) }); err != nil {
+		err := testnet.Until(2*time.Second, "the sum", func() bool { return left(t).count > uint64(i) })
+		if err != nil {
 			t.Fatal(err)
 		}
 		frames := arrived(came)

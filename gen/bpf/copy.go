@@ -125,8 +125,8 @@ func (n *fan) write(w *writer) {
 	w.line("return 0;")
 }
 
-// blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and the
-// sum of the device without the places that copies change, and without what is zero.
+// blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and
+// the sum of the device without the places that copies change, and without what is zero.
 func (n *fan) blanks(w *writer) (calls []string, csum string) {
 	for _, c := range n.all {
 		if c.Rewrite == nil {

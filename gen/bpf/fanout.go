@@ -398,8 +398,8 @@ func (n *fan) loop(t *turn, places []string) {
 			w.line("\tsame->csum = fr_complete_without(skb, same->csum, %s);", p)
 		}
 		for i, b := range n.zeroed {
-			w.line("\tsame->zeroed%d = fr_counted(%s, %s(skb, %s, %s));", i, w.offset(b.At), w.sumOf(b.Max), w.offset(b.At),
-				w.expr(b.Len))
+			at := w.offset(b.At)
+			w.line("\tsame->zeroed%d = fr_counted(%s, %s(skb, %s, %s));", i, at, w.sumOf(b.Max), at, w.expr(b.Len))
 		}
 		w.line("}")
 	}

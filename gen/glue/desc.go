@@ -109,8 +109,8 @@ func members(s ir.Struct) []abi.Member {
 	var out []abi.Member
 	for _, m := range s.Members {
 		md := abi.Member{
-			Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Levels: m.Type.Levels, Size: m.Type.Size, Off: m.Off,
-			Hidden: m.Hidden,
+			Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Levels: m.Type.Levels, Size: m.Type.Size,
+			Off: m.Off, Hidden: m.Hidden,
 		}
 		if m.Type.Kind == ir.Hop {
 			md.To = m.To.Name

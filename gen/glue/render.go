@@ -347,8 +347,8 @@ func newSession(s *ir.Session, types, scope scope) session {
 	name := exported(s.Name)
 	out := session{
 		Type: types.pick(name), Handle: types.pick(name + "Session"), Usage: types.pick(name + "Counters"),
-		Open: scope.pick("Open" + name), All: scope.pick(name + "Sessions"), CloseAll: scope.pick("Close" + name + "Sessions"),
-		Name: s.Name,
+		Open: scope.pick("Open" + name), All: scope.pick(name + "Sessions"),
+		CloseAll: scope.pick("Close" + name + "Sessions"), Name: s.Name,
 	}
 	var ends []string
 	if s.Lifetime > 0 {

@@ -109,8 +109,8 @@ type RowHas struct{ Row *Row }
 func (e *RowHas) Type() Type     { return BoolType }
 func (e *RowHas) parts(*visitor) {}
 
-// RowMember reads a member of a row's value; the row is known to be there. Atomic members are read once. Of one that has
-// a value for each level of priority it reads that of Level, which is below their number.
+// RowMember reads a member of a row's value; the row is known to be there. Atomic members are read once. Of one that
+// has a value for each level of priority it reads that of Level, which is below their number.
 type RowMember struct {
 	Row    *Row
 	Member *Member
@@ -238,8 +238,8 @@ type SumOK struct {
 func (e *SumOK) Type() Type       { return BoolType }
 func (e *SumOK) parts(v *visitor) { v.bytes(e.Off, e.Len) }
 
-// Pick is Then where If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is chosen
-// is evaluated.
+// Pick is Then where If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is
+// chosen is evaluated.
 type Pick struct{ If, Then, Else Expr }
 
 // Type is the wider one of the two types.

@@ -101,8 +101,8 @@ type Store struct {
 	Pos   diag.Pos
 }
 
-// Blank makes zeros of Len bytes of the front that leaves, at most Max, from At on: a header of variable size, which stays
-// where it is.
+// Blank makes zeros of Len bytes of the front that leaves, at most Max, from At on: a header of variable size, which
+// stays where it is.
 type Blank struct {
 	At     Off
 	Len    Expr

@@ -36,8 +36,8 @@ const (
 	Kinds                   // how many there are
 )
 
-// Type is the type of a value. Size is in bytes, as stored in tables: of all values where there is one for each level of
-// priority, except that credits and buckets have one index for all.
+// Type is the type of a value. Size is in bytes, as stored in tables: of all values where there is one for each level
+// of priority, except that credits and buckets have one index for all.
 type Type struct {
 	Kind   Kind
 	Bits   int // Uint: width; Bool: 1
@@ -99,7 +99,8 @@ var kinds = [Kinds]kind{
 		show:  func(b []byte) string { return net.HardwareAddr(b).String() },
 	},
 	Addr: {
-		word: "ip", levels: true, what: "an IP address", such: "192.0.2.1", size: addrSize, align: 2, in: anywhere | InSetting,
+		word: "ip", levels: true, what: "an IP address", such: "192.0.2.1", size: addrSize, align: 2,
+		in:  anywhere | InSetting,
 		abi: abi.KindAddr, bytes: true, golang: "netip.Addr",
 		parse: parseAddr, show: func(b []byte) string { return addr(b).String() },
 	},

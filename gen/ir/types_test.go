@@ -50,7 +50,9 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: %q is %x, %v", name, typ.Example(), b, err)
 		}
 	}
-	for _, wrong := range []string{"", "u", "u0", "u65", "u08", "u+8", "bytes", "bytes0", "bytes65", "hop", "uint8", "u8[priority]"} {
+	for _, wrong := range []string{
+		"", "u", "u0", "u65", "u08", "u+8", "bytes", "bytes0", "bytes65", "hop", "uint8", "u8[priority]",
+	} {
 		if _, ok := WordType(wrong); ok {
 			t.Errorf("%q is a type", wrong)
 		}
@@ -75,10 +77,13 @@ func TestLevels(t *testing.T) {
 		word, all, golang, shown string
 		size                     int
 	}{
-		{"u16", "u16[priority]", "[3]uint16", "[0, 0, 0]", 6}, {"bool", "bool[priority]", "[3]bool", "[false, false, false]", 3},
-		{"bytes8", "bytes8[priority]", "[3][8]byte", "", 24}, {"ip", "ip[priority]", "[3]netip.Addr", "[::, ::, ::]", 48},
-		{"credit", "credit[priority]", "[3]*runtime.Credit", "0", 4}, {"bucket", "bucket[priority]", "[3]*runtime.Bucket", "", 4},
-		{"counter", "", "", "", 0}, {"translation", "", "", "", 0}, {"next_hop", "", "", "", 0}, {"prefix", "", "", "", 0},
+		{"u16", "u16[priority]", "[3]uint16", "[0, 0, 0]", 6},
+		{"bool", "bool[priority]", "[3]bool", "[false, false, false]", 3},
+		{"bytes8", "bytes8[priority]", "[3][8]byte", "", 24},
+		{"ip", "ip[priority]", "[3]netip.Addr", "[::, ::, ::]", 48},
+		{"credit", "credit[priority]", "[3]*runtime.Credit", "0", 4},
+		{"bucket", "bucket[priority]", "[3]*runtime.Bucket", "", 4},
+		{word: "counter"}, {word: "translation"}, {word: "next_hop"}, {word: "prefix"},
 	} {
 		one, _ := WordType(tt.word)
 		all, ok := one.PerLevel(3)
@@ -89,8 +94,8 @@ func TestLevels(t *testing.T) {
 		if !ok {
 			continue
 		}
-		if all.Word() != tt.all || all.Go() != tt.golang || all.Size != tt.size || all.One() != one || all.Count() != 3 ||
-			all.Align() != one.Align() || all.In(InKey) || all.In(InEvent) || !all.In(InValue) {
+		if all.Word() != tt.all || all.Go() != tt.golang || all.Size != tt.size || all.One() != one ||
+			all.Count() != 3 || all.Align() != one.Align() || all.In(InKey) || all.In(InEvent) || !all.In(InValue) {
 			t.Errorf("%s: %+v, %s, in Go %s", tt.word, all, all.Word(), all.Go())
 		}
 		if got := all.Show(make([]byte, all.Size)); tt.shown != "" && got != tt.shown {

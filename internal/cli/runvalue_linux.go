@@ -55,8 +55,8 @@ func readValue(kind abi.Kind, text string) (any, error) {
 	return v, nil
 }
 
-// readValues reads the value of a member. Those for each level of priority stand in a list, 1,2,4; a single one is that of
-// all levels.
+// readValues reads the value of a member. Those for each level of priority stand in a list, 1,2,4; a single one is that
+// of all levels.
 func readValues(m member, text string) (any, error) {
 	if m.levels == 0 {
 		return readValue(m.kind, text)

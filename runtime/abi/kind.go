@@ -8,9 +8,9 @@ import (
 // Kind is the kind of a value in a setting, a key or a value. The zero Kind is none.
 type Kind uint8
 
-// The Go type of a value of each kind is in parentheses; where there is a value for each level of priority, it is a slice:
-// []*runtime.Credit, []*runtime.Bucket, []any of all others. Integers are stored in host order, addresses as 16 bytes in
-// network order (IPv4 mapped into IPv6).
+// The Go type of a value of each kind is in parentheses; where there is a value for each level of priority, it is a
+// slice: []*runtime.Credit, []*runtime.Bucket, []any of all others. Integers are stored in host order, addresses as
+// 16 bytes in network order (IPv4 mapped into IPv6).
 const (
 	KindUint        Kind = iota + 1 // uint64; Size 1, 2, 4 or 8 bytes
 	KindBool                        // bool; 1 byte

@@ -159,12 +159,12 @@ var fanOutFaults = []fault{
 		s.Rewrite.Blanks = nil
 		return was
 	})},
-	{where: "back end", spec: "blank", what: "a checksum keeps a header that is zeros", plan: copySum(func(s *ir.Sum) bool {
-		return slices.ContainsFunc(s.OldTerms, func(t ir.Term) bool { return t.Region }) && func() bool {
+	{where: "back end", spec: "blank", what: "a checksum keeps a header that is zeros",
+		plan: copySum(func(s *ir.Sum) bool {
+			terms := len(s.OldTerms)
 			s.OldTerms = slices.DeleteFunc(s.OldTerms, func(t ir.Term) bool { return t.Region })
-			return true
-		}()
-	})},
+			return len(s.OldTerms) < terms
+		})},
 	{where: "back end", spec: "levels", what: "the value of another level is read",
 		plan: leveled(func(e *ir.RowMember) { e.Level = number(0) })},
 	{where: "back end", spec: "credits", what: "refused packets count for another level",

@@ -132,7 +132,10 @@ func narrowestOf(r ref) int {
 
 // settable reports whether a field can be written: not what follows from the rest of the packet.
 func (w *rewriting) settable(r ref) bool {
-	if r.at == nil || w.gone[r.at] || w.inFan && w.padding[r.at] || r.at.alts[0] == stdVLAN && !w.one(30) { // in the metadata a tag can't be written
+	if r.at == nil || w.gone[r.at] || w.inFan && w.padding[r.at] {
+		return false
+	}
+	if r.at.alts[0] == stdVLAN && !w.one(30) { // in the metadata a tag can't be written
 		return false
 	}
 	for _, f := range r.flds {

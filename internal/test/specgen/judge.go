@@ -174,7 +174,8 @@ func (j *judge) paths(stack []*spec.StackEntry) [][]layer {
 			}
 			for _, n := range e.Headers {
 				for _, h := range j.headers.Group(n.Value) {
-					next = append(next, append(slices.Clone(p), layer{entry: e.Var.Value, h: h, from: len(p), after: after}))
+					l := layer{entry: e.Var.Value, h: h, from: len(p), after: after}
+					next = append(next, append(slices.Clone(p), l))
 				}
 			}
 		}

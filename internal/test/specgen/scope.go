@@ -189,7 +189,9 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 	// a part of one, a field of the other
 	if len(hs) == 2 && hs[0] != hs[1] && hs[0].field("dscp") != nil && hs[1].field("dscp") != nil {
 		flds := []*field{stdIPv4.field("ttl"), stdIPv6.field("hop_limit")}
-		s.refs = append(s.refs, ref{text: name + ".hop_limit", t: typ{kind: intKind, n: 8}, need: need, at: e, flds: flds})
+		s.refs = append(s.refs, ref{
+			text: name + ".hop_limit", t: typ{kind: intKind, n: 8}, need: need, at: e, flds: flds,
+		})
 	}
 	for _, p := range hs[0].parts {
 		if slices.ContainsFunc(hs, func(h *header) bool {
@@ -392,8 +394,9 @@ func (s *scope) typed(t typ) (string, bool) {
 		}
 		return s.cond(0), true
 	}
-	r, ok := s.choose(func(r ref) bool { return r.t == t })
-	if other, _ := s.choose(func(r ref) bool { return r.t == t }); ok && (t.kind == bytesKind || t.kind == macKind) && s.one(4) {
+	same := func(r ref) bool { return r.t == t }
+	r, ok := s.choose(same)
+	if other, _ := s.choose(same); ok && (t.kind == bytesKind || t.kind == macKind) && s.one(4) {
 		return fmt.Sprintf("pick(%s, %s, %s)", s.cond(1), r.text, other.text), true
 	}
 	return r.text, ok

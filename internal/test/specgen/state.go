@@ -206,8 +206,9 @@ func (s *scope) key(t *table) ([]string, bool) {
 }
 
 var valueTypes = []typ{
-	{kind: intKind, n: 8}, {kind: intKind, n: 16}, {kind: intKind, n: 32}, {kind: intKind, n: 64}, {kind: intKind, n: 1},
-	{kind: intKind, n: 12}, {kind: intKind, n: 33}, {kind: boolKind}, {kind: bytesKind, n: 3}, {kind: bytesKind, n: 8},
+	{kind: intKind, n: 8}, {kind: intKind, n: 16}, {kind: intKind, n: 32}, {kind: intKind, n: 64},
+	{kind: intKind, n: 1}, {kind: intKind, n: 12}, {kind: intKind, n: 33}, {kind: boolKind},
+	{kind: bytesKind, n: 3}, {kind: bytesKind, n: 8},
 	{kind: macKind}, {kind: addrKind}, {kind: endpointKind}, {kind: counterKind}, {kind: nextHopKind},
 }
 
