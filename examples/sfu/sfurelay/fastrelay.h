@@ -1533,8 +1533,8 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 }
 
 /* len bytes of the packet from off on as they came; room is a power of two that they fit. */
-static __always_inline long fr_put_back(struct __sk_buff *skb, __u32 off, const void *from, __u32 len,
-					__u32 room)
+static __always_inline long fr_put_back(struct __sk_buff *skb, __u32 off, const void *from,
+					__u32 len, __u32 room)
 {
 	return len ? bpf_skb_store_bytes(skb, off, from, fr_size(len, room), 0) : 0;
 }
