@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// Started with this variable, the test's binary is the quicproxy command.
+const asCommand = "QUICPROXY_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+const (
+	cache = "../../.cache/quicproxy"
+	wait  = 10 * time.Second
+)
+
+// build makes the endpoints, or says what is missing.
+var build = sync.OnceValue(func() error {
+	out, err := exec.Command("endpoints/build").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("endpoints/build (tools/ensure quicproxy installs what it needs): %w\n%s", err, out)
+	}
+	return nil
+})
+
+// process is a program in a host's namespace. Its lines of output can be read one by one.
+type process struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines chan string
+	name  string
+}
+
+func start(t *testing.T, host *testnet.Host, name string, args ...string) *process {
+	t.Helper()
+	cmd := host.Command(context.Background(), name, args...)
+	out, err := cmd.StdoutPipe()
+	check(t, err)
+	var say strings.Builder
+	cmd.Stderr = &say
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	check(t, testnet.StartChild(cmd))
+	p := &process{t: t, cmd: cmd, lines: make(chan string, 1<<16), name: filepath.Base(name) + " " + strings.Join(args, " ")}
+	go func() {
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() {
+		p.kill()
+		if t.Failed() {
+			t.Logf("%s:\n%s", p.name, say.String())
+		}
+	})
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait() // killed, or waited for before
+}
+
+// line returns the next line of the output.
+func (p *process) line(limit time.Duration) string {
+	p.t.Helper()
+	select {
+	case l, open := <-p.lines:
+		if !open {
+			p.t.Fatalf("%s has ended", p.name)
+		}
+		return l
+	case <-time.After(limit):
+		p.t.Fatalf("%s says nothing for %v", p.name, limit)
+	}
+	return ""
+}
+
+// bed is a client's host with the agent, the proxy's, and the target's.
+type bed struct {
+	*testing.T
+	line         *testnet.Line
+	proxy, agent *process
+	family       int
+	folder       string // certificates
+}
+
+const targetPort = 4433
+
+func newBed(t *testing.T, family int, flags ...string) *bed {
+	t.Helper()
+	check(t, build())
+	l, err := testnet.Start(t).Line()
+	check(t, err)
+	// Their own hosts' segments: a network between them has cut super-packets long before.
+	check(t, l.PeerDev.SetSegmentation(false))
+	check(t, l.ClientDev.SetSegmentation(false))
+	b := &bed{T: t, line: l, family: family, folder: certificates(t)}
+	self, err := os.Executable()
+	check(t, err)
+	at := netip.AddrPortFrom(l.RelayInAddr.Of(family), 443).String()
+	b.proxy = start(t, l.Relay, self, append([]string{
+		"proxy", "--listen", at, "--target", l.PeerAddr.V4.String() + "/32", "--target", l.PeerAddr.V6.String() + "/128",
+		"--interfaces", "eth0,eth1",
+	}, flags...)...)
+	b.proxy.line(wait)
+	check(t, l.Client.Run("ip", "link", "set", "lo", "up"))
+	b.agent = start(t, l.Client, self, "agent", "--listen", "127.0.0.1:4433", "--proxy", at, "--target",
+		netip.AddrPortFrom(b.target(), targetPort).String())
+	b.agent.line(wait)
+	return b
+}
+
+// target is the target's address, of the other family than the client's.
+func (b *bed) target() netip.Addr { return b.line.PeerAddr.Of(10 - b.family) }
+
+func (b *bed) stats() server.Stats {
+	b.Helper()
+	check(b.T, b.proxy.cmd.Process.Signal(syscall.SIGUSR1))
+	var s server.Stats
+	check(b.T, json.Unmarshal([]byte(b.proxy.line(wait)), &s))
+	return s
+}
+
+// endpoints are the two sides of a connection.
+type endpoints struct {
+	name   string
+	client func(b *bed, bytes int) *process
+	server func(b *bed) *process
+}
+
+// aioquic starts endpoints of aioquic, with connection IDs of these lengths. Each side changes to another ID of the other
+// one after every `change` bytes.
+func aioquic(clientID, serverID, change int) endpoints {
+	python, script := absolute(cache+"/python/bin/python"), absolute("endpoints/aioquic_endpoint.py")
+	side := func(b *bed, host *testnet.Host, side, at string, id, bytes int) *process {
+		return start(b.T, host, python, script, side, at, strconv.Itoa(targetPort), "--certificates", b.folder,
+			"--id", strconv.Itoa(id), "--bytes", strconv.Itoa(bytes), "--change", strconv.Itoa(change))
+	}
+	return endpoints{
+		name: fmt.Sprintf("aioquic %d %d", clientID, serverID),
+		client: func(b *bed, bytes int) *process {
+			return side(b, b.line.Client, "client", "127.0.0.1", clientID, bytes)
+		},
+		server: func(b *bed) *process {
+			return side(b, b.line.Peer, "server", b.target().String(), serverID, 0)
+		},
+	}
+}
+
+// quinn starts endpoints of quinn. Each side retires its own IDs after their lifetime.
+func quinn(clientID, serverID int, lifetime time.Duration) endpoints {
+	program := absolute(cache + "/quinn/release/quinn-endpoint")
+	side := func(b *bed, host *testnet.Host, side string, at netip.Addr, id, bytes int) *process {
+		return start(b.T, host, program, side, netip.AddrPortFrom(at, targetPort).String(), b.folder, strconv.Itoa(id),
+			strconv.FormatInt(lifetime.Milliseconds(), 10), strconv.Itoa(bytes))
+	}
+	return endpoints{
+		name: fmt.Sprintf("quinn %d %d", clientID, serverID),
+		client: func(b *bed, bytes int) *process {
+			return side(b, b.line.Client, "client", netip.AddrFrom4([4]byte{127, 0, 0, 1}), clientID, bytes)
+		},
+		server: func(b *bed) *process { return side(b, b.line.Peer, "server", b.target(), serverID, 0) },
+	}
+}
+
+func absolute(path string) string {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		panic(err) // there is no working directory
+	}
+	return path
+}
+
+// reach waits until a client has its first n bytes back.
+func (p *process) reach(n int) {
+	p.t.Helper()
+	for {
+		got, err := strconv.Atoi(p.line(60 * time.Second))
+		check(p.t, err)
+		if got >= n {
+			return
+		}
+	}
+}
+
+// right waits until a client has all its bytes back, and wants them to be what it sent.
+func (p *process) right() {
+	p.t.Helper()
+	for {
+		switch l := p.line(60 * time.Second); {
+		case strings.HasPrefix(l, "right"):
+			return
+		case strings.HasPrefix(l, "wrong"):
+			p.t.Fatalf("%s: other bytes come back than were sent", p.name)
+		}
+	}
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// certificates makes a folder with a certificate for "target" and the authority that clients trust.
+func certificates(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	write := func(name, kind string, der []byte) {
+		block := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		check(t, os.WriteFile(filepath.Join(folder, name), block, 0o600))
+	}
+	template := func(name string, authority bool) *x509.Certificate {
+		c := &x509.Certificate{
+			SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+			KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
+		}
+		if authority {
+			c.IsCA, c.KeyUsage, c.DNSNames = true, x509.KeyUsageCertSign, nil
+		} else {
+			c.SerialNumber, c.ExtKeyUsage = big.NewInt(2), []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		}
+		return c
+	}
+	authorityKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	authority := template("authority", true)
+	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &authorityKey.PublicKey, authorityKey)
+	check(t, err)
+	write("ca.pem", "CERTIFICATE", der)
+	der, err = x509.CreateCertificate(rand.Reader, template("target", false), authority, &key.PublicKey, authorityKey)
+	check(t, err)
+	write("cert.pem", "CERTIFICATE", der)
+	der, err = x509.MarshalPKCS8PrivateKey(key)
+	check(t, err)
+	write("key.pem", "PRIVATE KEY", der)
+	return folder
+}
