@@ -3,7 +3,7 @@
 GO       ?= go
 BIN      := bin/fastrelay-gen
 # Specs whose packages are kept here.
-SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/quic bench/fanout/rewrite)
+SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/quic examples/quicproxy bench/fanout/rewrite)
 TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
@@ -48,7 +48,7 @@ portable: ## the compiler and its tests, built for macOS and Windows
 		GOOS=$$system $(GO) build $(PORTABLE) && GOOS=$$system $(GO) test -c -o /dev/null $(PORTABLE) || exit 1; done
 
 test: check ## everything, with the kernel; CI runs this
-	@tools/ensure test root
+	@tools/ensure test quicproxy root
 	@$(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
 
 test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm64, in virtual machines; KERNELS=bullseye,arm64 for some
