@@ -13,6 +13,7 @@
  *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
  *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
  *	FR_NEEDS_SCRATCH	where it moves payloads
+ *	FR_NEEDS_ZEROS	a power of two, where it makes zeros of up to so many bytes of a header
  *	FR_NEEDS_FACTS	where it asks what the kernel knows about a packet
  *
  * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the
@@ -692,10 +693,19 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 	}
 }
 
-/* All ones in the lower width bytes: 0 to 8 of them, so that the shift is done in two halves. */
-static __always_inline __u64 fr_lowest(__u64 width)
+/*
+ * The largest integer that there is room for in width bytes, 0 to 8: a shift by 64 bits takes two
+ * halves.
+ */
+static __always_inline __u64 fr_room(__u64 width)
 {
 	return (1ULL << 4 * width << 4 * width) - 1;
+}
+
+/* The same of a QUIC variable-length integer, which has two bits less. */
+static __always_inline __u64 fr_varint_room(__u64 width)
+{
+	return fr_room(width) >> 2;
 }
 
 /*
@@ -708,7 +718,7 @@ static __always_inline int fr_uint(const void *p, const void *data_end, __u32 si
 	if (p + size > data_end)
 		return 0;
 	*value = size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p);
-	*value &= fr_lowest(width);
+	*value &= fr_room(width);
 	return 1;
 }
 
@@ -1117,6 +1127,19 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
 
 #endif
 
+#ifdef FR_NEEDS_ZEROS
+
+static const volatile __u8 fr_zeros[FR_NEEDS_ZEROS];
+
+/* Zeros in place of len bytes of the packet from off on. */
+static __always_inline long fr_blank(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	return len ? bpf_skb_store_bytes(skb, off, (const void *)fr_zeros,
+					 fr_size(len, FR_NEEDS_ZEROS), BPF_F_RECOMPUTE_CSUM) : 0;
+}
+
+#endif
+
 /*
  * A device may have summed up the whole packet after the link-layer header (CHECKSUM_COMPLETE).
  * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
@@ -1124,12 +1147,17 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
  * after, by places of at most 64 bytes.
  */
 
-/* The sum of a place, as it counts in the packet's. */
+/* The sum of bytes from off on, as it counts in the packet's. */
+static __always_inline __u32 fr_counted(__u32 off, __u32 sum)
+{
+	__u16 folded = fr_fold(sum);
+
+	return off & 1 ? __builtin_bswap16(folded) : folded;
+}
+
 static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	__u16 sum = fr_fold(fr_sum64(skb, off, len));
-
-	return off & 1 ? __builtin_bswap16(sum) : sum;
+	return fr_counted(off, fr_sum64(skb, off, len));
 }
 
 static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)

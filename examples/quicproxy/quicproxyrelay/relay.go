@@ -445,6 +445,16 @@ func (r *Relay) ForwardingSessions() iter.Seq[*ForwardingSession] {
 	}
 }
 
+// CloseForwardingSessions closes sessions, and removes the rows of thousands with one system call for each table.
+// Those that are over are left out.
+func (r *Relay) CloseForwardingSessions(sessions ...*ForwardingSession) error {
+	all := make([]*runtime.Session, len(sessions))
+	for i, s := range sessions {
+		all[i] = s.s
+	}
+	return r.rt.CloseSessions(all...)
+}
+
 // Fields returns what the session was opened with.
 func (s *ForwardingSession) Fields() Forwarding {
 	v := s.s.Values()
