@@ -1,6 +1,6 @@
 // The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay
 // across namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy
-// costs, beside bare clones and a user-space relay. Variants alternate within one run, and the report gives medians and
+// costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. Variants alternate within one run, and the report gives medians and
 // ratios: absolute figures don't carry over to other machines or runs.
 package main
 
@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
+	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -22,6 +23,7 @@ import (
 func main() {
 	turnlab.Main()
 	fanout.Main()
+	quicproxy.Main()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -36,6 +38,8 @@ type Report struct {
 	Cost    *Cost        `json:"cost,omitempty"`
 	Through []Comparison `json:"through,omitempty"`
 	FanOut  *FanOut      `json:"fanout,omitempty"`
+
+	QUICProxy []quicproxy.Comparison `json:"quicproxy,omitempty"`
 }
 
 // FanOut is the part of a report about one-to-many relays.
@@ -47,7 +51,7 @@ type FanOut struct {
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across "+
-		"namespaces) or fanout (one to many)")
+		"namespaces), fanout (one to many) or quicproxy (QUIC packets of encrypted connections)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
@@ -86,6 +90,12 @@ func run() error {
 		if report.FanOut, err = measureFanOut(*rounds, *receivers, *offload, *plot); err != nil {
 			return err
 		}
+	}
+	if runs("quicproxy") {
+		if report.QUICProxy, err = quicproxy.Measure(*rounds, os.Stderr); err != nil {
+			return err
+		}
+		quicproxy.Print(os.Stdout, report.QUICProxy)
 	}
 	if *out == "" {
 		return nil

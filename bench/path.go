@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -49,32 +48,11 @@ func measurePath(rounds int, partial bool) ([]Comparison, error) {
 			}
 			c := Comparison{Direction: direction, Size: size, Results: map[turnlab.Variant]turnlab.Result{}}
 			for v, results := range all {
-				c.Results[v] = medians(results)
+				c.Results[v] = turnlab.Medians(results)
 			}
 			list = append(list, c)
 		}
 	}
 	fmt.Fprintf(os.Stderr, "\r%-40s\r", "")
 	return list, nil
-}
-
-func medians(results []turnlab.Result) turnlab.Result {
-	of := func(f func(turnlab.Result) float64) float64 {
-		var values []float64
-		for _, r := range results {
-			values = append(values, f(r))
-		}
-		return turnlab.Median(values)
-	}
-	return turnlab.Result{
-		AtLeast:  slices.ContainsFunc(results, func(r turnlab.Result) bool { return r.AtLeast }),
-		Peak:     of(func(r turnlab.Result) float64 { return r.Peak }),
-		LossFree: of(func(r turnlab.Result) float64 { return r.LossFree }),
-		CPU:      of(func(r turnlab.Result) float64 { return r.CPU }),
-		P50:      of(func(r turnlab.Result) float64 { return r.P50 }),
-		P99:      of(func(r turnlab.Result) float64 { return r.P99 }),
-
-		DeviceP50: of(func(r turnlab.Result) float64 { return r.DeviceP50 }),
-		DeviceP99: of(func(r turnlab.Result) float64 { return r.DeviceP99 }),
-	}
 }

@@ -32,7 +32,7 @@ const asCommand = "QUICPROXY_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asCommand) != "" {
-		main()
+		main() // ends the process
 	}
 	os.Exit(m.Run())
 }

@@ -192,7 +192,11 @@ func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err er
 		return r, err
 	}
 	defer done()
-	if err := p.throughput(to, sender, busy, &r); err != nil {
+	var used func() (time.Duration, error)
+	if p.Variant == UserSpace {
+		used = p.server.CPUTime
+	}
+	if r, err = Throughput(to, sender, busy, used); err != nil {
 		return r, err
 	}
 	r.P50, r.P99, r.DeviceP50, r.DeviceP99 = math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)
@@ -219,11 +223,12 @@ func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err er
 	return r, nil
 }
 
-// throughput finds the rates that the path takes and what a packet costs the relay's processor.
-func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result) error {
+// Throughput finds the rates that a path takes, and what a packet costs the relay's processor, without delays. used is
+// the processor time of a server in user space so far; nil where the kernel forwards.
+func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duration, error)) (r Result, err error) {
 	sink, err := NewSink(to)
 	if err != nil {
-		return err
+		return r, err
 	}
 	defer sink.Close()
 	send := func(d time.Duration, rate float64) (sent, delivered int, err error) {
@@ -238,14 +243,14 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 		return sent, delivered, err
 	}
 	if _, _, err := send(stepTime, steadyRate); err != nil { // warm up
-		return err
+		return r, err
 	}
 	for rate := float64(firstRate); rate < lastRate; rate *= rateStep {
 		best, offered := 0.0, 0.0
 		for range stepTries { // less arrives where something else took a processor
 			sent, delivered, err := send(stepTime, rate)
 			if err != nil {
-				return err
+				return r, err
 			}
 			best = max(best, float64(delivered)/stepTime.Seconds())
 			offered = max(offered, float64(sent)/stepTime.Seconds())
@@ -261,8 +266,8 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 			break // overload, or far more than the sender can do
 		}
 	}
-	r.CPU, err = p.cost(to, sender, busy)
-	return err
+	r.CPU, err = cost(to, sender, busy, used)
+	return r, err
 }
 
 // senderIsLimit reports whether a sender could not offer a rate, while all that it did offer was delivered.
@@ -286,7 +291,7 @@ func arrived(to *testnet.Dev, before uint64, sent int) (int, error) {
 
 // cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate: the median of several
 // short spells, without those in which the sender or the relay couldn't keep up.
-func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
+func cost(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.Duration, error)) (float64, error) {
 	var costs, idles []float64
 	for range spells {
 		idle, err := busy.Spell(spellTime / 4)
@@ -299,7 +304,7 @@ func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error
 			_, err := sender.Send(LoadCPU, 2*spellTime, steadyRate)
 			ended <- err
 		}()
-		share, rate, err := p.spell(to, busy)
+		share, rate, err := spell(to, busy, used)
 		if failed := <-ended; err == nil {
 			err = failed
 		}
@@ -316,7 +321,7 @@ func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error
 		return 0, fmt.Errorf(text, spells, steadyRate)
 	}
 	cost := Median(costs)
-	if p.Variant != UserSpace {
+	if used == nil {
 		cost -= slices.Min(idles) * 1e9 / steadyRate
 	}
 	return cost, nil
@@ -324,14 +329,14 @@ func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error
 
 // spell returns the share of the relay's processor that the relay takes, and the packets a second that are delivered
 // meanwhile.
-func (p *Path) spell(to *testnet.Dev, busy *Busy) (share, rate float64, err error) {
+func spell(to *testnet.Dev, busy *Busy, used func() (time.Duration, error)) (share, rate float64, err error) {
 	time.Sleep(spellTime / 4) // until traffic flows
 	received, begin := uint64(0), time.Now()
 	if received, err = to.Received(); err != nil {
 		return 0, 0, err
 	}
-	if p.Variant == UserSpace {
-		share, err = p.processShare()
+	if used != nil {
+		share, err = processShare(used)
 	} else {
 		share, err = busy.Spell(spellTime)
 	}
@@ -344,15 +349,37 @@ func (p *Path) spell(to *testnet.Dev, busy *Busy) (share, rate float64, err erro
 }
 
 // processShare returns the share of a spell in which the server's process had a processor.
-func (p *Path) processShare() (float64, error) {
+func processShare(used func() (time.Duration, error)) (float64, error) {
 	begin := time.Now()
-	before, err := p.server.CPUTime()
+	before, err := used()
 	if err != nil {
 		return 0, err
 	}
 	time.Sleep(spellTime)
-	after, err := p.server.CPUTime()
+	after, err := used()
 	return float64(after-before) / float64(time.Since(begin)), err
+}
+
+// Medians returns the medians of all figures.
+func Medians(results []Result) Result {
+	of := func(f func(Result) float64) float64 {
+		var values []float64
+		for _, r := range results {
+			values = append(values, f(r))
+		}
+		return Median(values)
+	}
+	return Result{
+		AtLeast:  slices.ContainsFunc(results, func(r Result) bool { return r.AtLeast }),
+		Peak:     of(func(r Result) float64 { return r.Peak }),
+		LossFree: of(func(r Result) float64 { return r.LossFree }),
+		CPU:      of(func(r Result) float64 { return r.CPU }),
+		P50:      of(func(r Result) float64 { return r.P50 }),
+		P99:      of(func(r Result) float64 { return r.P99 }),
+
+		DeviceP50: of(func(r Result) float64 { return r.DeviceP50 }),
+		DeviceP99: of(func(r Result) float64 { return r.DeviceP99 }),
+	}
 }
 
 // Median returns the middle of values, which it sorts.

@@ -180,8 +180,11 @@ func (p *Process) Kill() {
 }
 
 // CPUTime returns the processor time that the server's threads have used, interrupts that came meanwhile included.
-func (p *Process) CPUTime() (total time.Duration, err error) {
-	dir := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "task")
+func (p *Process) CPUTime() (time.Duration, error) { return CPUTime(p.cmd.Process.Pid) }
+
+// CPUTime returns the processor time that a process's threads have used, interrupts that came meanwhile included.
+func CPUTime(pid int) (total time.Duration, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid), "task")
 	tasks, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err
