@@ -48,7 +48,7 @@ portable: ## the compiler and its tests, built for macOS and Windows
 		GOOS=$$system $(GO) build $(PORTABLE) && GOOS=$$system $(GO) test -c -o /dev/null $(PORTABLE) || exit 1; done
 
 test: check ## everything, with the kernel; CI runs this
-	@tools/ensure test quicproxy root
+	@tools/ensure test quic root
 	@$(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
 
 test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm64, in virtual machines; KERNELS=bullseye,arm64 for some

@@ -46,7 +46,7 @@ const (
 var build = sync.OnceValue(func() error {
 	out, err := exec.Command("endpoints/build").CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("endpoints/build (tools/ensure quicproxy installs what it needs): %w\n%s", err, out)
+		return fmt.Errorf("endpoints/build (tools/ensure quic installs what it needs): %w\n%s", err, out)
 	}
 	return nil
 })
