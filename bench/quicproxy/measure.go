@@ -70,7 +70,9 @@ func Measure(rounds int, progress io.Writer) ([]Comparison, error) {
 
 // measure sends packets and finds the rates that the proxy takes, and what one costs. used is the processor time of the
 // proxy so far; nil where the kernel forwards.
-func (p *path) measure(t traffic, size int, busy *turnlab.Busy, used func() (time.Duration, error)) (turnlab.Result, error) {
+func (p *path) measure(
+	t traffic, size int, busy *turnlab.Busy, used func() (time.Duration, error),
+) (turnlab.Result, error) {
 	to, sender := p.line.PeerDev, turnlab.NewSender(p.client, p.at(), p.packet(p.virtual, size))
 	if t.toClient {
 		to, sender = p.line.ClientDev, turnlab.NewSender(p.target, p.relayed, p.packet(p.own, size))

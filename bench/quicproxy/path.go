@@ -1,5 +1,5 @@
-// Package quicproxy measures the QUIC proxy (examples/quicproxy): its relay in the kernel, beside the same proxy in user
-// space.
+// Package quicproxy measures the QUIC proxy (examples/quicproxy): its relay in the kernel, beside the same proxy in
+// user space.
 package quicproxy
 
 import (
@@ -92,7 +92,8 @@ func newPath(realSize int, offload bool) (_ *path, err error) {
 		return nil, err
 	}
 	for _, fd := range []int{p.client, p.target} {
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: patience}); err != nil {
+		limit := &unix.Timeval{Sec: patience}
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, limit); err != nil {
 			return nil, err
 		}
 	}
@@ -106,7 +107,8 @@ func (p *path) serve(offload bool) error {
 		return err
 	}
 	args := []string{
-		"proxy", "--listen", p.at().String(), "--target", p.line.PeerAddr.V4.String() + "/32", "--interfaces", "eth0,eth1",
+		"proxy", "--listen", p.at().String(), "--target", p.line.PeerAddr.V4.String() + "/32",
+		"--interfaces", "eth0,eth1",
 	}
 	if !offload {
 		args = append(args, "--no-offload")

@@ -68,7 +68,8 @@ func start(t *testing.T, host *testnet.Host, name string, args ...string) *proce
 	cmd.Stderr = &say
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	check(t, testnet.StartChild(cmd))
-	p := &process{t: t, cmd: cmd, lines: make(chan string, 1<<16), name: filepath.Base(name) + " " + strings.Join(args, " ")}
+	name = filepath.Base(name) + " " + strings.Join(args, " ")
+	p := &process{t: t, cmd: cmd, lines: make(chan string, 1<<16), name: name}
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
@@ -128,7 +129,8 @@ func newBed(t *testing.T, family int, flags ...string) *bed {
 	check(t, err)
 	at := netip.AddrPortFrom(l.RelayInAddr.Of(family), 443).String()
 	b.proxy = start(t, l.Relay, self, append([]string{
-		"proxy", "--listen", at, "--target", l.PeerAddr.V4.String() + "/32", "--target", l.PeerAddr.V6.String() + "/128",
+		"proxy", "--listen", at, "--target", l.PeerAddr.V4.String() + "/32",
+		"--target", l.PeerAddr.V6.String() + "/128",
 		"--interfaces", "eth0,eth1",
 	}, flags...)...)
 	b.proxy.line(wait)
@@ -157,8 +159,8 @@ type endpoints struct {
 	server func(b *bed) *process
 }
 
-// aioquic starts endpoints of aioquic, with connection IDs of these lengths. Each side changes to another ID of the other
-// one after every `change` bytes.
+// aioquic starts endpoints of aioquic, with connection IDs of these lengths. Each side changes to another ID of the
+// other one after every `change` bytes.
 func aioquic(clientID, serverID, change int) endpoints {
 	python, script := absolute(cache+"/python/bin/python"), absolute("endpoints/aioquic_endpoint.py")
 	side := func(b *bed, host *testnet.Host, side, at string, id, bytes int) *process {

@@ -1,5 +1,5 @@
-// The quicproxy command is a proxy that forwards QUIC packets in the kernel, and its agent on the clients' side. See the
-// README beside it.
+// The quicproxy command is a proxy that forwards QUIC packets in the kernel, and its agent on the clients' side. See
+// the README beside it.
 package main
 
 import (

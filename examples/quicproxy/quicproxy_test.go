@@ -60,7 +60,8 @@ func TestChanges(t *testing.T) {
 			b := newBed(t, 4)
 			e.server(b).line(wait)
 			e.client(b, 8<<20).right()
-			if s := b.stats(); s.Registered < 10 || s.InKernel == 0 || s.Kernel() < 5*(s.ToTarget+s.ToClient+s.Tunnelled) {
+			s := b.stats()
+			if s.Registered < 10 || s.InKernel == 0 || s.Kernel() < 5*(s.ToTarget+s.ToClient+s.Tunnelled) {
 				t.Errorf("counters: %+v", s)
 			}
 		})

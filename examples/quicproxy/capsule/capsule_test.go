@@ -12,7 +12,8 @@ import (
 // Every size of an integer (RFC 9000 appendix A.1), and what comes back.
 func TestVarint(t *testing.T) {
 	for v, want := range map[uint64]string{
-		37: "\x25", 15293: "\x7b\xbd", 494878333: "\x9d\x7f\x3e\x7d", 151288809941952652: "\xc2\x19\x7c\x5e\xff\x14\xe8\x8c",
+		37: "\x25", 15293: "\x7b\xbd", 494878333: "\x9d\x7f\x3e\x7d",
+		151288809941952652: "\xc2\x19\x7c\x5e\xff\x14\xe8\x8c",
 	} {
 		b := AppendVarint(nil, v)
 		if string(b) != want {
@@ -35,7 +36,8 @@ func TestCapsules(t *testing.T) {
 	}
 	kind, content, err := Read(r)
 	fields, fieldErr := Fields(content, 2)
-	if kind != AckClientCID || err != nil || fieldErr != nil || !bytes.Equal(fields[0], id) || !bytes.Equal(fields[1], virtual) {
+	if kind != AckClientCID || err != nil || fieldErr != nil || !bytes.Equal(fields[0], id) ||
+		!bytes.Equal(fields[1], virtual) {
 		t.Errorf("the acknowledgement: %#x %x %v %v", kind, fields, err, fieldErr)
 	}
 	if kind, content, err := Read(r); kind != RegisterClientCID || len(content) != 0 || err != nil {
@@ -55,7 +57,8 @@ func TestWrongCapsules(t *testing.T) {
 		}
 	}
 	long := AppendVarint(AppendVarint(nil, 0), longest+1)
-	if _, _, err := Read(bufio.NewReader(bytes.NewReader(long))); err == nil || !strings.Contains(err.Error(), "limit") {
+	_, _, err := Read(bufio.NewReader(bytes.NewReader(long)))
+	if err == nil || !strings.Contains(err.Error(), "limit") {
 		t.Errorf("a long capsule: %v", err)
 	}
 	for name, content := range map[string]string{

@@ -144,7 +144,7 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), status)
 	}
 	if r.Header.Get("Upgrade") != "connect-udp" || r.Header.Get("Capsule-Protocol") != "?1" {
-		refuse(http.StatusBadRequest, errors.New("want a tunnel of UDP with capsules: Upgrade: connect-udp, Capsule-Protocol: ?1"))
+		refuse(http.StatusBadRequest, errors.New("want Upgrade: connect-udp, with Capsule-Protocol: ?1"))
 		return
 	}
 	target, err := p.resolve(r.Context(), r.PathValue("host"), r.PathValue("port"))
@@ -177,7 +177,8 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 	p.mu.Unlock()
 	defer p.done.Done()
 	_, err = conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n" +
-		"Capsule-Protocol: ?1\r\nProxy-QUIC-Forwarding: ?1; transform=\"identity\"\r\nProxy-QUIC-Port-Sharing: ?0\r\n\r\n"))
+		"Capsule-Protocol: ?1\r\nProxy-QUIC-Forwarding: ?1; transform=\"identity\"\r\n" +
+		"Proxy-QUIC-Port-Sharing: ?0\r\n\r\n"))
 	p.log.Info("tunnel opened", "client", conn.RemoteAddr(), "target", target)
 	if err == nil {
 		err = t.run()

@@ -29,7 +29,8 @@ const wait = 10 * time.Second
 func newClient(t *testing.T) *client {
 	t.Helper()
 	local := netip.MustParseAddrPort("127.0.0.1:0")
-	proxy, err := Start(Config{Listen: local, Targets: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, NoOffload: true})
+	targets := []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
+	proxy, err := Start(Config{Listen: local, Targets: targets, NoOffload: true})
 	check(t, err)
 	t.Cleanup(func() { check(t, proxy.Close()) })
 	c := &client{T: t, proxy: proxy, target: listen(t), limit: 1}
@@ -104,7 +105,8 @@ func (c *client) registered(id string, target bool) []byte {
 	}
 	kind, content := c.next()
 	f, err := capsule.Fields(content, fields)
-	if kind != want || err != nil || string(f[0]) != id || len(f[1]) < 8 || len(f[1]) < len(id) && !target || string(f[1]) == id {
+	if kind != want || err != nil || string(f[0]) != id || len(f[1]) < 8 ||
+		len(f[1]) < len(id) && !target || string(f[1]) == id {
 		c.Fatalf("the answer to %q: %#x %q %v", id, kind, content, err)
 	}
 	return f[1]

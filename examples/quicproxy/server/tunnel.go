@@ -182,10 +182,12 @@ func (t *tunnel) register(id []byte, target bool) ([]byte, error) {
 			return t.limit(capsule.Append(nil, refusal, id)), nil
 		}
 	}
-	r := &registration{tunnel: t, target: target, real: bytes.Clone(id), virtual: make([]byte, virtualSize), ready: target}
-	if !target && len(id) > virtualSize {
-		r.virtual = make([]byte, len(id))
+	r := &registration{tunnel: t, target: target, real: bytes.Clone(id), ready: target}
+	size := virtualSize
+	if !target {
+		size = max(size, len(id))
 	}
+	r.virtual = make([]byte, size)
 	for {
 		_, _ = rand.Read(r.virtual)
 		if !target {

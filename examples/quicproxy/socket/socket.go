@@ -1,5 +1,5 @@
-// Package socket opens UDP sockets that never fragment: a packet over the MTU is lost, so that the path MTU discovery of
-// QUIC (RFC 9000 §14) finds a size that fits, with the longest connection ID of the path.
+// Package socket opens UDP sockets that never fragment: a packet over the MTU is lost, so that the path MTU
+// discovery of QUIC (RFC 9000 §14) finds a size that fits, with the longest connection ID of the path.
 package socket
 
 import (
