@@ -51,6 +51,8 @@ type Relay struct {
 
 	// Streams runs at tc/ingress and takes eth ipv4 udp short stream; eth ipv6 udp short stream.
 	Streams *StreamsProgram
+	// StreamsAfterAck runs at tc/ingress and takes eth ipv4 udp short ack stream; eth ipv6 udp short ack stream.
+	StreamsAfterAck *StreamsAfterAckProgram
 	// Datagrams runs at tc/ingress and takes eth ipv4 udp short datagram; eth ipv6 udp short datagram.
 	Datagrams *DatagramsProgram
 	// Acks runs at tc/ingress and takes eth ipv4 udp short ack; eth ipv6 udp short ack.
@@ -82,13 +84,14 @@ func Load(opt Options) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		rt:          rt,
-		Streams:     &StreamsProgram{rt.Program("streams")},
-		Datagrams:   &DatagramsProgram{rt.Program("datagrams")},
-		Acks:        &AcksProgram{rt.Program("acks")},
-		Connections: &ConnectionsTable{rt.Table("connections")},
-		Dropped:     &DroppedTable{rt.Table("dropped")},
-		Subscribers: &SubscribersGroups{rt.GroupKind("subscribers")},
+		rt:              rt,
+		Streams:         &StreamsProgram{rt.Program("streams")},
+		StreamsAfterAck: &StreamsAfterAckProgram{rt.Program("streams_after_ack")},
+		Datagrams:       &DatagramsProgram{rt.Program("datagrams")},
+		Acks:            &AcksProgram{rt.Program("acks")},
+		Connections:     &ConnectionsTable{rt.Table("connections")},
+		Dropped:         &DroppedTable{rt.Table("dropped")},
+		Subscribers:     &SubscribersGroups{rt.GroupKind("subscribers")},
 	}, nil
 }
 
@@ -138,7 +141,7 @@ const (
 	StreamsKeyPhase                 // short.key_phase is not 0
 	StreamsShortPN                  // short.pn is longer than the spec allows
 	StreamsOtherFrame               // stream.type is not 8 to 15
-	StreamsNoMatch                  // the program's match or condition isn't true
+	StreamsAnotherFrame             // stream.length disagrees with the packet
 	StreamsNoConnections            // no row in connections
 	StreamsChanging                 // user space changed rows at each attempt to read one
 	StreamsPartialChecksum          // a partial checksum in a header that the stack doesn't name
@@ -188,6 +191,105 @@ func (p *StreamsProgram) Count(r StreamsReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
 }
 
+// StreamsAfterAckProgram is the program "streams_after_ack": Attach and Detach take the name of an interface; what
+// Counts returns is indexed by StreamsAfterAckReason.
+type StreamsAfterAckProgram struct{ *runtime.Program }
+
+// StreamsAfterAckReason is what became of a packet that streams_after_ack saw.
+type StreamsAfterAckReason int
+
+// The reasons of streams_after_ack.
+const (
+	StreamsAfterAckSent          StreamsAfterAckReason = iota // rewritten and sent
+	StreamsAfterAckPass                                       // passed to the stack, as the spec says
+	StreamsAfterAckInactive                                   // the relay's lease has expired
+	StreamsAfterAckVLANTag                                    // a VLAN tag that the stack doesn't have
+	StreamsAfterAckOtherHost                                  // a frame for another host
+	StreamsAfterAckLinkBroadcast                              // a link-layer broadcast
+	StreamsAfterAckLinkMulticast                              // a link-layer multicast
+	StreamsAfterAckTruncated                                  // the packet ends inside a header
+	StreamsAfterAckIPv4Version                                // ipv4.version is not 4
+	StreamsAfterAckIPOptions                                  // ipv4.ihl is not 5
+	StreamsAfterAckIPv4Reserved                               // ipv4.reserved is not 0
+	// ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	StreamsAfterAckFragment
+	StreamsAfterAckIPv4TotalLength // ipv4.total_length disagrees with the packet
+	StreamsAfterAckIPv4Checksum    // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	StreamsAfterAckMartianSource
+	StreamsAfterAckMulticast // a multicast or broadcast destination
+	// a destination that no other host has: unspecified or loopback
+	StreamsAfterAckMartianDestination
+	StreamsAfterAckNotUDP        // no udp header here
+	StreamsAfterAckUDPLength     // udp.length disagrees with the packet
+	StreamsAfterAckGSOPacket     // a GSO packet: several datagrams in one buffer
+	StreamsAfterAckLongHeader    // short.form is not 0
+	StreamsAfterAckShortFixed    // short.fixed is not 1
+	StreamsAfterAckShortReserved // short.reserved is not 0
+	StreamsAfterAckKeyPhase      // short.key_phase is not 0
+	StreamsAfterAckShortPN       // short.pn is longer than the spec allows
+	// ack.type is not 2 or 3; or: stream.type is not 8 to 15
+	StreamsAfterAckOtherFrame
+	StreamsAfterAckRanges        // ack.count is not 0
+	StreamsAfterAckAnotherFrame  // stream.length disagrees with the packet
+	StreamsAfterAckNoConnections // no row in connections
+	// user space changed rows at each attempt to read one
+	StreamsAfterAckChanging
+	// a partial checksum in a header that the stack doesn't name
+	StreamsAfterAckPartialChecksum
+	StreamsAfterAckNoSubscribers // no group in subscribers
+	StreamsAfterAckNoMemory      // the kernel has no memory to change the packet
+	// dropped: the kernel failed after the first change
+	StreamsAfterAckFault
+	StreamsAfterAckDeclinedNumber     // no copy, as the spec says
+	StreamsAfterAckDeclinedSize       // no copy, as the spec says
+	StreamsAfterAckDeclinedBefore     // no copy, as the spec says
+	StreamsAfterAckDeclinedLimit      // no copy, as the spec says
+	StreamsAfterAckDeclinedNoStreamID // no copy, as the spec says
+	// user space changed rows at each attempt to read one
+	StreamsAfterAckDeclinedChanging
+	StreamsAfterAckDeclinedDropped          // no copy, as the spec says
+	StreamsAfterAckDeclinedTranslating      // another processor is making the translation
+	StreamsAfterAckDeclinedTranslationsFull // the table of translations is full
+	StreamsAfterAckDeclinedRefusedWindow    // no window left
+	// too many processors spend from one credit at once
+	StreamsAfterAckDeclinedContended
+	StreamsAfterAckDeclinedRefusedData // no data left
+	// short.pn isn't there, or has no room for its new value
+	StreamsAfterAckDeclinedUnfitShortPN
+	// stream.id isn't there, or has no room for its new value
+	StreamsAfterAckDeclinedUnfitStreamID
+	StreamsAfterAckDeclinedRingFull      // the ring of events is full
+	StreamsAfterAckDeclinedAddressFamily // an address of the other IP version
+	StreamsAfterAckDeclinedTooBig        // larger than the MTU towards the destination
+	StreamsAfterAckDeclinedNoRoute       // no route to the destination
+	StreamsAfterAckDeclinedLocal         // the destination is this host
+	StreamsAfterAckDeclinedUnreachable   // the route's type is unreachable
+	StreamsAfterAckDeclinedBlackhole     // the route's type is blackhole
+	StreamsAfterAckDeclinedProhibit      // the route's type is prohibit
+	// the neighbour's link-layer address isn't resolved yet
+	StreamsAfterAckDeclinedNoNeighbour
+	StreamsAfterAckCopy                    // a copy was sent
+	StreamsAfterAckDeclinedRefusedByDevice // the device refused the copy
+	StreamsAfterAckIPv6Version             // ipv6.version is not 6
+	StreamsAfterAckMappedAddress           // an IPv4-mapped address in an IPv6 header
+	StreamsAfterAckIPv6PayloadLength       // ipv6.payload_length disagrees with the packet
+	// udp.checksum is 0 (no checksum), which isn't allowed here
+	StreamsAfterAckDeclinedUDPChecksum
+	StreamsAfterAckNotIP // no ip header here
+)
+
+// Desc says what the reason means.
+func (r StreamsAfterAckReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r StreamsAfterAckReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *StreamsAfterAckProgram) Count(r StreamsAfterAckReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
+}
+
 // DatagramsProgram is the program "datagrams": Attach and Detach take the name of an interface; what Counts returns
 // is indexed by DatagramsReason.
 type DatagramsProgram struct{ *runtime.Program }
@@ -225,7 +327,7 @@ const (
 	DatagramsKeyPhase                // short.key_phase is not 0
 	DatagramsShortPN                 // short.pn is longer than the spec allows
 	DatagramsOtherFrame              // datagram.type is not 48 or 49
-	DatagramsNoMatch                 // the program's match or condition isn't true
+	DatagramsAnotherFrame            // datagram.length disagrees with the packet
 	DatagramsNoConnections           // no row in connections
 	DatagramsChanging                // user space changed rows at each attempt to read one
 	DatagramsPartialChecksum         // a partial checksum in a header that the stack doesn't name
@@ -256,7 +358,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r DatagramsReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) }
+func (r DatagramsReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r DatagramsReason) String() string { return r.Desc().Name }
@@ -302,7 +404,7 @@ const (
 	AcksKeyPhase           // short.key_phase is not 0
 	AcksShortPN            // short.pn is longer than the spec allows
 	AcksOtherFrame         // ack.type is not 2 or 3
-	AcksRanges             // ack.count is not 0 or 1
+	AcksRanges             // ack.count is not 0
 	AcksNoMatch            // the program's match or condition isn't true
 	AcksNoConnections      // no row in connections
 	AcksChanging           // user space changed rows at each attempt to read one
@@ -315,7 +417,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r AcksReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r)) }
+func (r AcksReason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r AcksReason) String() string { return r.Desc().Name }
@@ -752,10 +854,7 @@ type AckedEvent struct {
 	Size       uint32
 	Largest    uint64
 	Delay      uint64
-	Count      uint64
 	First      uint64
-	Gap        uint64
-	Second     uint64
 	Type       uint8
 	Ect0       uint64
 	Ect1       uint64
@@ -829,14 +928,11 @@ func typedEvent(e *runtime.Event) Event {
 			Size:       uint32(e.Uint(3)),
 			Largest:    uint64(e.Uint(4)),
 			Delay:      uint64(e.Uint(5)),
-			Count:      uint64(e.Uint(6)),
-			First:      uint64(e.Uint(7)),
-			Gap:        uint64(e.Uint(8)),
-			Second:     uint64(e.Uint(9)),
-			Type:       uint8(e.Uint(10)),
-			Ect0:       uint64(e.Uint(11)),
-			Ect1:       uint64(e.Uint(12)),
-			Ce:         uint64(e.Uint(13)),
+			First:      uint64(e.Uint(6)),
+			Type:       uint8(e.Uint(7)),
+			Ect0:       uint64(e.Uint(8)),
+			Ect1:       uint64(e.Uint(9)),
+			Ce:         uint64(e.Uint(10)),
 		}
 	}
 	return nil
@@ -908,7 +1004,7 @@ var desc = abi.Desc{
 			{Name: "key_phase", Kind: abi.ReasonPunted, Doc: "short.key_phase is not 0"},
 			{Name: "short_pn", Kind: abi.ReasonPunted, Doc: "short.pn is longer than the spec allows"},
 			{Name: "other_frame", Kind: abi.ReasonPunted, Doc: "stream.type is not 8 to 15"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "another_frame", Kind: abi.ReasonPunted, Doc: "stream.length disagrees with the packet"},
 			{Name: "no_connections", Kind: abi.ReasonPunted, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
@@ -952,7 +1048,82 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 63, Reasons: []abi.Reason{
+		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 63, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "long_header", Kind: abi.ReasonPunted, Doc: "short.form is not 0"},
+			{Name: "short_fixed", Kind: abi.ReasonPunted, Doc: "short.fixed is not 1"},
+			{Name: "short_reserved", Kind: abi.ReasonPunted, Doc: "short.reserved is not 0"},
+			{Name: "key_phase", Kind: abi.ReasonPunted, Doc: "short.key_phase is not 0"},
+			{Name: "short_pn", Kind: abi.ReasonPunted, Doc: "short.pn is longer than the spec allows"},
+			{Name: "other_frame", Kind: abi.ReasonPunted,
+				Doc: "ack.type is not 2 or 3; or: stream.type is not 8 to 15"},
+			{Name: "ranges", Kind: abi.ReasonPunted, Doc: "ack.count is not 0"},
+			{Name: "another_frame", Kind: abi.ReasonPunted, Doc: "stream.length disagrees with the packet"},
+			{Name: "no_connections", Kind: abi.ReasonPunted, Doc: "no row in connections"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_subscribers", Kind: abi.ReasonPunted, Doc: "no group in subscribers"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "number", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "size", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "before", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "limit", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "no_stream_id", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "changing", Kind: abi.ReasonDeclined, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "dropped", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "translating", Kind: abi.ReasonDeclined, Doc: "another processor is making the translation"},
+			{Name: "translations_full", Kind: abi.ReasonDeclined, Doc: "the table of translations is full"},
+			{Name: "refused_window", Kind: abi.ReasonDeclined, Doc: "no window left"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend from one credit at once"},
+			{Name: "refused_data", Kind: abi.ReasonDeclined, Doc: "no data left"},
+			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined,
+				Doc: "short.pn isn't there, or has no room for its new value"},
+			{Name: "unfit_stream_id", Kind: abi.ReasonDeclined,
+				Doc: "stream.id isn't there, or has no room for its new value"},
+			{Name: "ring_full", Kind: abi.ReasonDeclined, Doc: "the ring of events is full"},
+			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
+				Doc: "the neighbour's link-layer address isn't resolved yet"},
+			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined,
+				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
+		}},
+		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 127, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -981,7 +1152,7 @@ var desc = abi.Desc{
 			{Name: "key_phase", Kind: abi.ReasonPunted, Doc: "short.key_phase is not 0"},
 			{Name: "short_pn", Kind: abi.ReasonPunted, Doc: "short.pn is longer than the spec allows"},
 			{Name: "other_frame", Kind: abi.ReasonPunted, Doc: "datagram.type is not 48 or 49"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "another_frame", Kind: abi.ReasonPunted, Doc: "datagram.length disagrees with the packet"},
 			{Name: "no_connections", Kind: abi.ReasonPunted, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
@@ -1015,7 +1186,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 117, Reasons: []abi.Reason{
+		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 181, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1044,7 +1215,7 @@ var desc = abi.Desc{
 			{Name: "key_phase", Kind: abi.ReasonPunted, Doc: "short.key_phase is not 0"},
 			{Name: "short_pn", Kind: abi.ReasonPunted, Doc: "short.pn is longer than the spec allows"},
 			{Name: "other_frame", Kind: abi.ReasonPunted, Doc: "ack.type is not 2 or 3"},
-			{Name: "ranges", Kind: abi.ReasonPunted, Doc: "ack.count is not 0 or 1"},
+			{Name: "ranges", Kind: abi.ReasonPunted, Doc: "ack.count is not 0"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_connections", Kind: abi.ReasonPunted, Doc: "no row in connections"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
@@ -1104,15 +1275,12 @@ var desc = abi.Desc{
 			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 28},
 			{Name: "largest", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 32},
 			{Name: "delay", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 40},
-			{Name: "count", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 48},
-			{Name: "first", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 56},
-			{Name: "gap", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 64},
-			{Name: "second", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 72},
-			{Name: "type", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 80},
-			{Name: "ect0", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 88},
-			{Name: "ect1", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 96},
-			{Name: "ce", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 104},
-		}, Size: 112, Required: true},
+			{Name: "first", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 48},
+			{Name: "type", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 56},
+			{Name: "ect0", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 64},
+			{Name: "ect1", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 72},
+			{Name: "ce", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 80},
+		}, Size: 88, Required: true},
 	},
 	Receivers:    2049,
 	Credits:      4097,

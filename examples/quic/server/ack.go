@@ -21,12 +21,8 @@ func (r *ackReader) read(e *quicrelay.AckedEvent) quic.ACK {
 	b = append(b, e.Type)
 	b = quicvarint.Append(b, e.Largest)
 	b = quicvarint.Append(b, e.Delay)
-	b = quicvarint.Append(b, e.Count)
+	b = quicvarint.Append(b, 0) // further ranges
 	b = quicvarint.Append(b, e.First)
-	if e.Count == 1 {
-		b = quicvarint.Append(b, e.Gap)
-		b = quicvarint.Append(b, e.Second)
-	}
 	if e.Type == 3 {
 		b = quicvarint.Append(b, e.Ect0)
 		b = quicvarint.Append(b, e.Ect1)

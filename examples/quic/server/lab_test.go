@@ -30,6 +30,9 @@ import (
 
 func TestMain(m *testing.M) {
 	testlink.Main()
+	if pins := os.Getenv(serveEnv); pins != "" {
+		serve(pins)
+	}
 	os.Exit(m.Run())
 }
 
@@ -93,7 +96,9 @@ func newBed(t *testing.T, o options) *bed {
 	if o.change != nil {
 		o.change(&b.config)
 	}
-	b.start()
+	if b.config.Address.IsValid() {
+		b.start()
+	}
 	return b
 }
 

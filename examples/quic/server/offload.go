@@ -43,9 +43,15 @@ func load(config Config) (_ *quicrelay.Relay, err error) {
 	for range relay.Pending() { // they are about connections that are over
 	}
 	for _, name := range config.Interfaces {
-		err = errors.Join(err, relay.Streams.Attach(name), relay.Datagrams.Attach(name), relay.Acks.Attach(name))
+		err = errors.Join(err, attach(relay, name))
 	}
 	return relay, err
+}
+
+// attach attaches the programs to an interface. What most packets are comes first.
+func attach(relay *quicrelay.Relay, name string) error {
+	return errors.Join(relay.Streams.Attach(name), relay.StreamsAfterAck.Attach(name), relay.Acks.Attach(name),
+		relay.Datagrams.Attach(name))
 }
 
 // lease is how long the kernel forwards for a server that doesn't answer.

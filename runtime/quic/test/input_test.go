@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -242,6 +243,63 @@ func TestSparseMaxStreams(t *testing.T) {
 				t.Errorf("sparse %v: %d MAX_STREAMS frames for %d streams", sparse, n, streams)
 			}
 			l.alive(t)
+		}
+	}
+}
+
+// TestLoneStreamFrames counts packets with several STREAM frames, with the hook and without, where packets are lost as
+// well.
+func TestLoneStreamFrames(t *testing.T) {
+	for _, lone := range []bool{true, false} {
+		sent := &several{}
+		l := connect(t, options{
+			client: &quic.Hooks{LoneStreamFrames: lone}, serverConfig: wide(), clientConfig: &quic.Config{Tracer: sent.trace},
+		})
+		n := 0
+		l.serverSocket.tap(nil, func([]byte) bool {
+			n++
+			return n%11 != 0
+		})
+		const streams, size = 200, 300
+		done := make(chan error, 1)
+		go func() { done <- receive(l.ctx, l.server, streams, size) }()
+		for range streams {
+			out, err := l.client.OpenUniStreamSync(l.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out.Write(object(out.StreamID(), size))
+			out.Close()
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if several := sent.packets.Load(); lone != (several == 0) {
+			t.Errorf("lone STREAM frames %v: %d packets have several", lone, several)
+		}
+		l.alive(t)
+	}
+}
+
+// several counts packets with several STREAM frames.
+type several struct {
+	frames
+	packets atomic.Int64
+}
+
+func (s *several) trace(context.Context, bool, quic.ConnectionID) qlogwriter.Trace { return s }
+func (s *several) AddProducer() qlogwriter.Recorder                                { return s }
+
+func (s *several) RecordEvent(e qlogwriter.Event) {
+	if p, ok := e.(qlog.PacketSent); ok {
+		n := 0
+		for _, frame := range p.Frames {
+			if _, ok := frame.Frame.(*qlog.StreamFrame); ok {
+				n++
+			}
+		}
+		if n > 1 {
+			s.packets.Add(1)
 		}
 	}
 }

@@ -36,6 +36,8 @@ type Hooks struct {
 	// LongNumbers makes the packet numbers of 1-RTT packets 4 bytes long (RFC 9000, section 17.1), which is what a
 	// relay copies with the least work.
 	LongNumbers bool
+	// LoneStreamFrames puts at most one STREAM frame into a packet, which is what a relay in the kernel forwards.
+	LoneStreamFrames bool
 	// SparseMaxStreams sends MAX_STREAMS frames for unidirectional streams (RFC 9000, section 19.11) for a quarter of
 	// the window at a time, and not for each stream that ends: they would share packets with what the peer sends.
 	SparseMaxStreams bool

@@ -74,6 +74,7 @@ func (o *Outside) start() {
 	if o.hooks.LongNumbers {
 		ackhandler.SetLongNumbers(c.sentPacketHandler)
 	}
+	c.framer.lone = o.hooks.LoneStreamFrames
 	handshake.OnKeys(c.cryptoStreamHandler.(handshake.CryptoSetup), o.hooks.SendKeys, o.hooks.ReceiveKeys)
 	c.packer.(*packetPacker).levelConnID = o.levelConnID
 	o.watchConnectionIDs()

@@ -275,3 +275,11 @@ func (m *incomingStreamsMap[T]) isDue(maxStream protocol.StreamID) bool {
 	quarter := 4 * protocol.StreamID(m.maxNumStreams/4)
 	return maxStream >= m.maxStream+quarter || m.maxStream < m.nextStreamToOpen+quarter/2
 }
+
+// rest returns what a packet with a STREAM frame has room for, in further ones.
+func (f *framer) rest(maxLen protocol.ByteCount) protocol.ByteCount {
+	if f.lone {
+		return 0
+	}
+	return maxLen
+}

@@ -1,0 +1,91 @@
+// Quic runs a QUIC relay: see package server. Its certificate is its own, made anew each time.
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"flag"
+	"fmt"
+	"math/big"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "quic:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) (err error) {
+	flags := flag.NewFlagSet("quic", flag.ContinueOnError)
+	address := flags.String("address", "", "where to listen, such as 192.0.2.1:4433")
+	interfaces := flags.String("null-protection-on", "", "interfaces on which unprotected connections are relayed in "+
+		"the kernel, separated by commas: the network has to protect itself")
+	pins := flags.String("pins", "", "a folder in a BPF file system, for a successor")
+	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	config := server.Config{Pins: *pins}
+	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
+		return fmt.Errorf("-address: %w", err)
+	}
+	if *interfaces != "" {
+		config.Interfaces = strings.Split(*interfaces, ",")
+	}
+	if config.TLS, err = certificate(); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	s, err := server.Start(config)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listening on", config.Address)
+	for {
+		var tick <-chan time.Time
+		if *every > 0 {
+			tick = time.After(*every)
+		}
+		select {
+		case <-ctx.Done():
+			return s.Close()
+		case <-tick:
+			for _, f := range s.Stats() {
+				sum := f.Sum()
+				fmt.Printf("%s: %d bytes to %d subscribers; sent by the kernel: %d bytes, by user space: %d, dropped: %d\n",
+					f.Name, f.Bytes, len(f.Subscribers), sum.KernelBytes, sum.UserBytes, sum.DroppedBytes)
+			}
+		}
+	}
+}
+
+// certificate makes a certificate, for any name.
+func certificate() (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().AddDate(1, 0, 0)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"fastrelay"},
+	}, nil
+}
