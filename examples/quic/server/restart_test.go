@@ -81,7 +81,7 @@ func TestKilled(t *testing.T) {
 	for _, c := range []context.Context{v.Context(), p.Context()} {
 		// whoever has something to send learns that the connection is gone
 		_, _ = open.Write(make([]byte, 500))
-		b.check(v.SendDatagram([]byte("hello")))
+		_ = v.SendDatagram(make([]byte, 500))
 		select {
 		case <-c.Done():
 		case <-time.After(10 * time.Second):
