@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 217
+#define FR_REASONS 218
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_ZEROS 64
 #define FR_NEEDS_SHARED 14337
@@ -123,6 +123,7 @@ struct receiver_subscribers {
 	__u8 dcid[4][8];
 	__u32 id;
 	__u64 limit;
+	__u64 datagram;
 	__u32 next;
 	__u32 acked;
 	__u32 size;
@@ -137,7 +138,7 @@ struct receiver_subscribers {
 	__u32 receiver;
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct receiver_subscribers) == 144, "layout of receiver_subscribers");
+_Static_assert(sizeof(struct receiver_subscribers) == 152, "layout of receiver_subscribers");
 
 /* receivers of a group, in the order of sending */
 struct list_subscribers {
@@ -167,10 +168,13 @@ struct event_datagram {
 	struct fr_event head;
 	__u64 pn;
 	__u32 was;
+	__u8 was_size;
+	__u8 pad0[3];
 	__u32 size;
+	__u8 pad1[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct event_datagram) == 32, "layout of event_datagram");
+_Static_assert(sizeof(struct event_datagram) == 40, "layout of event_datagram");
 
 /* event acked, required */
 struct event_acked {
@@ -3206,8 +3210,8 @@ enum {
 	reason_datagrams_no_connections, reason_datagrams_changing,
 	reason_datagrams_partial_checksum, reason_datagrams_no_subscribers,
 	reason_datagrams_no_memory, reason_datagrams_fault, reason_datagrams_number,
-	reason_datagrams_size, reason_datagrams_refused_window, reason_datagrams_contended,
-	reason_datagrams_unfit_short_pn, reason_datagrams_ring_full,
+	reason_datagrams_size, reason_datagrams_limit, reason_datagrams_refused_window,
+	reason_datagrams_contended, reason_datagrams_unfit_short_pn, reason_datagrams_ring_full,
 	reason_datagrams_address_family, reason_datagrams_too_big, reason_datagrams_no_route,
 	reason_datagrams_local, reason_datagrams_unreachable, reason_datagrams_blackhole,
 	reason_datagrams_prohibit, reason_datagrams_no_neighbour, reason_datagrams_copy,
@@ -3227,7 +3231,9 @@ struct datagrams_same1 {
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 short_pn_size;
+	__u64 short_pn_end;
 	__u64 short_pn;
+	__u64 short_payload_end;
 	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
@@ -3248,7 +3254,7 @@ static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct
 
 	void *data;
 
-	/* {emit: datagram: {pn: "pn", was: "short.pn", size: "len(udp.payload)"}}, */
+	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
@@ -3329,8 +3335,12 @@ static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
+	st8((void *)event0 + 29, 0);
+	st16((void *)event0 + 30, 0);
+	st32((void *)event0 + 36, 0);
 	event0->pn = pn;
 	event0->was = short_pn;
+	event0->was_size = short_pn_size;
 	event0->size = udp_end - 42;
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
@@ -3344,7 +3354,9 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
+	__u64 short_pn_end = same->short_pn_end;
 	__u64 short_pn = same->short_pn;
+	__u64 short_payload_end = same->short_payload_end;
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 
@@ -3366,6 +3378,11 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_size);
 	}
 
+	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
+	if ((short_payload_end - short_pn_end) > r->datagram) { /* rule */
+		return fr_decline(r->receiver, skb->len, reason_datagrams_limit);
+	}
+
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || !fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
@@ -3378,9 +3395,9 @@ static __noinline long datagrams_turn1(__u32 i, struct datagrams_fan1 *fan)
 }
 
 static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					  __u64 short_pn_size, __u64 short_pn,
-					  __u64 datagram_length_end, __u64 priority,
-					  struct val_connections *c)
+					  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+					  __u64 short_payload_end, __u64 datagram_length_end,
+					  __u64 priority, struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -3433,7 +3450,9 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	same->ip_end = ip_end;
 	same->udp_end = udp_end;
 	same->short_pn_size = short_pn_size;
+	same->short_pn_end = short_pn_end;
 	same->short_pn = short_pn;
+	same->short_payload_end = short_payload_end;
 	same->priority = priority;
 
 	/*
@@ -3563,8 +3582,8 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	return datagrams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn, datagram_length_end,
-			      priority, c);
+	return datagrams_fan1(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
+			      short_payload_end, datagram_length_end, priority, c);
 }
 
 static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -3650,7 +3669,9 @@ struct datagrams_same2 {
 	__u64 ip_end;
 	__u64 udp_end;
 	__u64 short_pn_size;
+	__u64 short_pn_end;
 	__u64 short_pn;
+	__u64 short_payload_end;
 	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
@@ -3671,7 +3692,7 @@ static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct
 
 	void *data;
 
-	/* {emit: datagram: {pn: "pn", was: "short.pn", size: "len(udp.payload)"}}, */
+	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
 	if (!event0)
@@ -3749,8 +3770,12 @@ static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct
 	same->copies0++;
 	fr_copied(r->receiver, skb->len);
 	fr_head(&event0->head, r->receiver, 2, sizeof(*event0));
+	st8((void *)event0 + 29, 0);
+	st16((void *)event0 + 30, 0);
+	st32((void *)event0 + 36, 0);
 	event0->pn = pn;
 	event0->was = short_pn;
+	event0->was_size = short_pn_size;
 	event0->size = udp_end - 62;
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
@@ -3764,7 +3789,9 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 	__u64 ip_end = same->ip_end;
 	__u64 udp_end = same->udp_end;
 	__u64 short_pn_size = same->short_pn_size;
+	__u64 short_pn_end = same->short_pn_end;
 	__u64 short_pn = same->short_pn;
+	__u64 short_payload_end = same->short_payload_end;
 	__u64 priority = same->priority;
 	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
@@ -3787,6 +3814,11 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 		return fr_decline(r->receiver, skb->len, reason_datagrams_size);
 	}
 
+	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
+	if ((short_payload_end - short_pn_end) > r->datagram) { /* rule */
+		return fr_decline(r->receiver, skb->len, reason_datagrams_limit);
+	}
+
 	/* {send: {from: "r.local", to: "r.remote"}}, */
 	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr) || fr_is_v4(r->remote.addr))
 		return fr_decline(r->receiver, skb->len, reason_datagrams_address_family);
@@ -3801,9 +3833,9 @@ static __noinline long datagrams_turn2(__u32 i, struct datagrams_fan2 *fan)
 }
 
 static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					  __u64 short_pn_size, __u64 short_pn,
-					  __u64 datagram_length_end, __u64 priority,
-					  struct val_connections *c)
+					  __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+					  __u64 short_payload_end, __u64 datagram_length_end,
+					  __u64 priority, struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -3854,7 +3886,9 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	same->ip_end = ip_end;
 	same->udp_end = udp_end;
 	same->short_pn_size = short_pn_size;
+	same->short_pn_end = short_pn_end;
 	same->short_pn = short_pn;
+	same->short_payload_end = short_payload_end;
 	same->priority = priority;
 
 	/*
@@ -3984,8 +4018,8 @@ static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
 		return fr_up(skb, reason_datagrams_truncated);
-	return datagrams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn, datagram_length_end,
-			      priority, c);
+	return datagrams_fan2(skb, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
+			      short_payload_end, datagram_length_end, priority, c);
 }
 
 static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -4065,7 +4099,7 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 	struct hdr_eth *eth = data;
 
-	/* datagrams: forward & {_frame: "datagram", _rules: [{do: [ */
+	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_datagrams_inactive);
 
@@ -4098,7 +4132,7 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_acks_sent = 181, reason_acks_pass, reason_acks_inactive, reason_acks_vlan_tag,
+	reason_acks_sent = 182, reason_acks_pass, reason_acks_inactive, reason_acks_vlan_tag,
 	reason_acks_other_host, reason_acks_link_broadcast, reason_acks_link_multicast,
 	reason_acks_truncated, reason_acks_ipv4_version, reason_acks_ip_options,
 	reason_acks_ipv4_reserved, reason_acks_fragment, reason_acks_ipv4_total_length,

@@ -336,6 +336,7 @@ const (
 	DatagramsFault                   // dropped: the kernel failed after the first change
 	DatagramsDeclinedNumber          // no copy, as the spec says
 	DatagramsDeclinedSize            // no copy, as the spec says
+	DatagramsDeclinedLimit           // no copy, as the spec says
 	DatagramsDeclinedRefusedWindow   // no window left
 	DatagramsDeclinedContended       // too many processors spend from one credit at once
 	DatagramsDeclinedUnfitShortPN    // short.pn isn't there, or has no room for its new value
@@ -707,15 +708,16 @@ func (c *SubscribersChange) Remove(v *SubscribersReceiver) { c.c.Remove(v.v) }
 
 // SubscribersRow are the values of a receiver.
 type SubscribersRow struct {
-	Local  netip.AddrPort
-	Remote netip.AddrPort
-	DCID   [4][8]byte
-	ID     uint32
-	Limit  uint64
+	Local    netip.AddrPort
+	Remote   netip.AddrPort
+	DCID     [4][8]byte
+	ID       uint32
+	Limit    uint64
+	Datagram uint64
 }
 
 func (r *SubscribersRow) values() []any {
-	return []any{r.Local, r.Remote, r.DCID, r.ID, r.Limit}
+	return []any{r.Local, r.Remote, r.DCID, r.ID, r.Limit, r.Datagram}
 }
 
 func makeSubscribersRow(v []any) (row SubscribersRow) {
@@ -723,11 +725,12 @@ func makeSubscribersRow(v []any) (row SubscribersRow) {
 		return row
 	}
 	return SubscribersRow{
-		Local:  v[0].(netip.AddrPort),
-		Remote: v[1].(netip.AddrPort),
-		DCID:   [4][8]byte(runtime.Levels(v[2], func(v any) [8]byte { return [8]byte(v.([]byte)) })),
-		ID:     uint32(v[3].(uint64)),
-		Limit:  uint64(v[4].(uint64)),
+		Local:    v[0].(netip.AddrPort),
+		Remote:   v[1].(netip.AddrPort),
+		DCID:     [4][8]byte(runtime.Levels(v[2], func(v any) [8]byte { return [8]byte(v.([]byte)) })),
+		ID:       uint32(v[3].(uint64)),
+		Limit:    uint64(v[4].(uint64)),
+		Datagram: uint64(v[5].(uint64)),
 	}
 }
 
@@ -839,6 +842,7 @@ type DatagramEvent struct {
 	Mono     time.Duration        // the same on the kernel's monotonic clock
 	PN       uint64
 	Was      uint32
+	WasSize  uint8
 	Size     uint32
 }
 
@@ -916,7 +920,8 @@ func typedEvent(e *runtime.Event) Event {
 			Mono:     e.Mono,
 			PN:       uint64(e.Uint(0)),
 			Was:      uint32(e.Uint(1)),
-			Size:     uint32(e.Uint(2)),
+			WasSize:  uint8(e.Uint(2)),
+			Size:     uint32(e.Uint(3)),
 		}
 	case 3:
 		return AckedEvent{
@@ -1162,6 +1167,7 @@ var desc = abi.Desc{
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "number", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "size", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
+			{Name: "limit", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "refused_window", Kind: abi.ReasonDeclined, Doc: "no window left"},
 			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend from one credit at once"},
 			{Name: "unfit_short_pn", Kind: abi.ReasonDeclined,
@@ -1186,7 +1192,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 181, Reasons: []abi.Reason{
+		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 182, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1239,19 +1245,20 @@ var desc = abi.Desc{
 			{Name: "dcid", Kind: abi.KindBytes, Levels: 4, Size: 32, Off: 36},
 			{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 68},
 			{Name: "limit", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 72},
-			{Name: "next", Kind: abi.KindCounter, Size: 4, Off: 80},
-			{Name: "acked", Kind: abi.KindCounter, Size: 4, Off: 84},
-			{Name: "size", Kind: abi.KindCounter, Size: 4, Off: 88},
-			{Name: "begin", Kind: abi.KindCounter, Size: 4, Off: 92},
-			{Name: "drops", Kind: abi.KindCounter, Size: 4, Off: 96},
-			{Name: "streams", Kind: abi.KindTranslation, Size: 4, Off: 100},
-			{Name: "next_stream", Kind: abi.KindCounter, Size: 4, Off: 104},
-			{Name: "leased", Kind: abi.KindCounter, Size: 4, Off: 108},
-			{Name: "data", Kind: abi.KindCredit, Size: 4, Off: 112},
-			{Name: "window", Kind: abi.KindCredit, Size: 4, Off: 116},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 120, Hidden: true, To: "remote", From: "local"},
-			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 140, Hidden: true},
-		}, ReceiverSize: 144, Max: 512, Rows: 2048, Size: 64, Base: 1},
+			{Name: "datagram", Kind: abi.KindUint, Bits: 62, Size: 8, Off: 80},
+			{Name: "next", Kind: abi.KindCounter, Size: 4, Off: 88},
+			{Name: "acked", Kind: abi.KindCounter, Size: 4, Off: 92},
+			{Name: "size", Kind: abi.KindCounter, Size: 4, Off: 96},
+			{Name: "begin", Kind: abi.KindCounter, Size: 4, Off: 100},
+			{Name: "drops", Kind: abi.KindCounter, Size: 4, Off: 104},
+			{Name: "streams", Kind: abi.KindTranslation, Size: 4, Off: 108},
+			{Name: "next_stream", Kind: abi.KindCounter, Size: 4, Off: 112},
+			{Name: "leased", Kind: abi.KindCounter, Size: 4, Off: 116},
+			{Name: "data", Kind: abi.KindCredit, Size: 4, Off: 120},
+			{Name: "window", Kind: abi.KindCredit, Size: 4, Off: 124},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 128, Hidden: true, To: "remote", From: "local"},
+			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 148, Hidden: true},
+		}, ReceiverSize: 152, Max: 512, Rows: 2048, Size: 64, Base: 1},
 	},
 	Events: []abi.Event{
 		{Name: "sent", Fields: []abi.Member{
@@ -1266,8 +1273,9 @@ var desc = abi.Desc{
 		{Name: "datagram", Fields: []abi.Member{
 			{Name: "pn", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 16},
 			{Name: "was", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 24},
-			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 28},
-		}, Size: 32, Required: true},
+			{Name: "was_size", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 28},
+			{Name: "size", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 32},
+		}, Size: 40, Required: true},
 		{Name: "acked", Fields: []abi.Member{
 			{Name: "subscriber", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 16},
 			{Name: "pn", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 20},

@@ -81,6 +81,11 @@ func (s *Server) newConn(ctx context.Context, _ *quic.ClientInfo) (context.Conte
 				feed.frame(c, &f)
 			}
 		},
+		Datagram: func(d quic.ReceivedDatagram) {
+			if feed := c.feed.Load(); feed != nil {
+				feed.datagram(c, &d)
+			}
+		},
 		StreamReset: func(id quic.StreamID, _ quic.StreamErrorCode, _ uint64) {
 			if feed := c.feed.Load(); feed != nil {
 				feed.resetStream(c, id)
@@ -285,6 +290,7 @@ func (c *conn) subscribe(ctx context.Context, f *feed, ok func() error) error {
 	u := c.server.newSubscriber(c, f)
 	f.join(u, time.Now())
 	defer f.leave(u)
+	go c.sendDatagrams(ctx, u)
 	if c.quic.Outside().NullProtection() {
 		defer c.leaveFastPath()
 		if err := c.server.accelerate(ctx, c, u); err != nil {
@@ -292,6 +298,23 @@ func (c *conn) subscribe(ctx context.Context, f *feed, ok func() error) error {
 		}
 	}
 	return c.stay(ctx, ok)
+}
+
+// sendDatagrams gives the library datagrams, which may wait for room.
+func (c *conn) sendDatagrams(ctx context.Context, u *subscriber) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case data := <-u.datagrams:
+			if err := c.quic.SendDatagram(data); err != nil { // too large for it, or it takes none
+				u.feed.mu.Lock()
+				u.stats.UserDatagrams--
+				u.stats.DroppedDatagrams++
+				u.feed.mu.Unlock()
+			}
+		}
+	}
 }
 
 // stay answers, and follows the connection until it is closed.

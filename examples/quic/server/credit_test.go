@@ -80,7 +80,7 @@ func newWorld(seed uint64) *world {
 		}
 		return nil
 	}
-	w.feed = &feed{server: s, streams: map[uint64]*stream{}, publisher: w.conn}
+	w.feed = &feed{server: s, streams: map[uint64]*stream{}, datagrams: map[datagram]copies{}, publisher: w.conn}
 	w.allowed = w.window
 	w.user = &subscriber{
 		feed: w.feed, library: w, sent: func() uint64 { return 0 }, close: func() {}, streams: map[uint64]*outgoing{},

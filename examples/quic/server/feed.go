@@ -1,6 +1,7 @@
 package server
 
 import (
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +24,8 @@ type feed struct {
 	next        uint64 // the number after the highest one
 	streams     map[uint64]*stream
 	subscribers []*subscriber
-	received    uint64 // bytes of data
+	received    uint64              // bytes of data
+	datagrams   map[datagram]copies // that are on their way from the socket
 	left        SubscriberStats
 }
 
@@ -142,13 +144,61 @@ func (f *feed) copied(u *subscriber, e *quicrelay.SentEvent) {
 	u.copiedByKernel(f.stream(e.Stream), e)
 }
 
+// A datagram is what the kernel knows of the packet of a datagram: the lowest bytes of its number.
+type datagram struct {
+	number uint32
+	size   uint8 // of the number, in bytes
+}
+
+// copies are what the kernel has sent of a datagram.
+type copies struct {
+	to []*subscriber
+	at time.Time
+}
+
 // copiedDatagram takes note of a copy that the kernel sent.
 func (f *feed) copiedDatagram(u *subscriber, e *quicrelay.DatagramEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	u.stats.Datagrams++
+	d := datagram{e.Was, e.WasSize}
+	c := f.datagrams[d]
+	f.datagrams[d] = copies{append(c.to, u), e.Time}
+	u.stats.KernelDatagrams++
 	u.window.waiting += int(e.Size)
 	u.unregistered = append(u.unregistered, quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size)})
+}
+
+// datagram takes a DATAGRAM frame of the publisher. Subscribers to whom the kernel hasn't copied it get it if there is
+// room now.
+func (f *feed) datagram(from *conn, r *quic.ReceivedDatagram) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.publisher != from {
+		return
+	}
+	var have []*subscriber
+	for size := uint8(1); size <= 4; size++ {
+		d := datagram{uint32(r.Number & (1<<(8*size) - 1)), size}
+		if c, ok := f.datagrams[d]; ok {
+			have = c.to
+			delete(f.datagrams, d)
+		}
+	}
+	var data []byte
+	for _, u := range f.subscribers {
+		if slices.Contains(have, u) {
+			continue
+		}
+		if data == nil {
+			data = slices.Clone(r.Data)
+		}
+		select {
+		case u.datagrams <- data:
+			u.stats.UserDatagrams++
+		default:
+			u.stats.DroppedDatagrams++
+		}
+	}
 }
 
 // acked takes an ACK that the kernel took from a subscriber.
@@ -171,6 +221,7 @@ func (f *feed) ending(number uint64) bool {
 func (f *feed) tick(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	maps.DeleteFunc(f.datagrams, func(_ datagram, c copies) bool { return now.Sub(c.at) > keep })
 	floor := f.next
 	var over []uint64
 	for number, st := range f.streams {

@@ -163,7 +163,7 @@ func (s *Server) feed(name string) *feed {
 	f := s.feeds[name]
 	if f == nil {
 		s.nextID++
-		f = &feed{server: s, name: name, id: s.nextID, streams: map[uint64]*stream{}}
+		f = &feed{server: s, name: name, id: s.nextID, streams: map[uint64]*stream{}, datagrams: map[datagram]copies{}}
 		s.feeds[name] = f
 	}
 	s.users[f]++
@@ -192,9 +192,10 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	s.nextID++
 	u := &subscriber{
 		feed: f, id: s.nextID, library: c.quic.Outside(), streams: map[uint64]*outgoing{},
-		byID:  map[quic.StreamID]*outgoing{},
-		sent:  func() uint64 { return c.quic.ConnectionStats().BytesSent },
-		close: func() { _ = c.quic.CloseWithError(codeRequest, "") },
+		byID:      map[quic.StreamID]*outgoing{},
+		sent:      func() uint64 { return c.quic.ConnectionStats().BytesSent },
+		datagrams: make(chan []byte, 64),
+		close:     func() { _ = c.quic.CloseWithError(codeRequest, "") },
 	}
 	s.mu.Unlock()
 	c.mu.Lock()
@@ -218,6 +219,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	c.mu.Lock()
 	row := quicrelay.SubscribersRow{
 		Local: s.config.Address, Remote: c.remote, DCID: ids, ID: u.id, Limit: c.limits.MaxStreamData,
+		Datagram: c.limits.MaxDatagramFrameSize,
 	}
 	path := c.path
 	c.mu.Unlock()

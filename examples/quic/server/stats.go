@@ -16,10 +16,12 @@ type SubscriberStats struct {
 	RetransmittedBytes uint64         // of copies that were lost
 	DroppedStreams     [levels]uint64 // by level of priority
 	EndedStreams       uint64         // those that their publisher has left or reset
-	Datagrams          uint64         // copies of packets with a DATAGRAM frame
-	ACKs               uint64         // that the kernel took
-	Waiting            int            // bytes that wait for credit
-	InKernel           bool           // the kernel sends to it
+	KernelDatagrams    uint64         // copies of packets with a DATAGRAM frame
+	UserDatagrams      uint64         // those that user space has sent
+	DroppedDatagrams   uint64
+	ACKs               uint64 // that the kernel took
+	Waiting            int    // bytes that wait for credit
+	InKernel           bool   // the kernel sends to it
 }
 
 func (s *SubscriberStats) add(t *SubscriberStats) {
@@ -32,7 +34,9 @@ func (s *SubscriberStats) add(t *SubscriberStats) {
 		s.DroppedStreams[level] += t.DroppedStreams[level]
 	}
 	s.EndedStreams += t.EndedStreams
-	s.Datagrams += t.Datagrams
+	s.KernelDatagrams += t.KernelDatagrams
+	s.UserDatagrams += t.UserDatagrams
+	s.DroppedDatagrams += t.DroppedDatagrams
 	s.ACKs += t.ACKs
 	s.Waiting += t.Waiting
 }

@@ -51,7 +51,8 @@ type subscriber struct {
 	sent    func() uint64 // bytes that the connection has sent, copies included
 	kernel  kernel        // nil: user space sends all
 
-	close func()
+	close     func()
+	datagrams chan []byte // for the library
 
 	begin   uint64 // the number of the first stream that it gets
 	streams map[uint64]*outgoing

@@ -1,7 +1,9 @@
 package test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -159,16 +161,24 @@ func TestStreamResets(t *testing.T) {
 // TestDatagrams has DATAGRAM frames handed over.
 func TestDatagrams(t *testing.T) {
 	got := make(chan string, 10)
-	server := &quic.Hooks{NullProtection: true, Levels: 4, Datagram: func(data []byte, level int) {
-		got <- fmt.Sprintf("%s %v", data, level <= 0)
+	var number atomic.Uint64
+	server := &quic.Hooks{NullProtection: true, Levels: 4, Datagram: func(d quic.ReceivedDatagram) {
+		got <- fmt.Sprintf("%s %v %v", d.Data, d.Level <= 0, d.Number == number.Load())
 	}}
-	l := connect(t, options{server: server, client: nullClient, serverConfig: wide(), clientConfig: wide()})
+	l := connect(t, options{server: server, client: &quic.Hooks{NullProtection: true, LongNumbers: true}, serverConfig: wide(),
+		clientConfig: wide()})
+	l.serverSocket.tap(nil, func(b []byte) bool {
+		if bytes.Contains(b, []byte("datagram")) {
+			number.Store(uint64(binary.BigEndian.Uint32(b[9:])))
+		}
+		return true
+	})
 	if err := l.client.SendDatagram([]byte("datagram")); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case d := <-got:
-		if d != "datagram true" {
+		if d != "datagram true true" {
 			t.Errorf("%q", d)
 		}
 	case <-time.After(*patience):

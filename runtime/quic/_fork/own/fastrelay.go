@@ -83,7 +83,7 @@ type Hooks struct {
 	// StreamReset is called when such a stream is reset.
 	StreamReset func(id StreamID, code StreamErrorCode, finalSize uint64)
 	// Datagram is given the DATAGRAM frames (RFC 9221), which ReceiveDatagram doesn't return then.
-	Datagram func(data []byte, level int)
+	Datagram func(ReceivedDatagram)
 }
 
 type hooksKey struct{}
@@ -120,6 +120,13 @@ type StreamFrame struct {
 	Fin    bool
 	Level  int // of the connection ID that the packet came on; -1 without Hooks.Levels
 	Time   time.Time
+}
+
+// A ReceivedDatagram is a DATAGRAM frame that was received.
+type ReceivedDatagram struct {
+	Data   []byte
+	Number uint64 // of the packet
+	Level  int    // of the connection ID that the packet came on; -1 without Hooks.Levels
 }
 
 // PathState says what may be sent on the path.

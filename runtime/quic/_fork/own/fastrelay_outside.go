@@ -32,7 +32,8 @@ type Outside struct {
 	// The rest is the run loop's.
 	path     PathState
 	limits   Limits
-	levels   int // of the peer's connection IDs
+	levels   int    // of the peer's connection IDs
+	number   uint64 // of the packet whose frames are handled
 	ours     map[uint64]protocol.ConnectionID
 	peers    map[uint64]protocol.ConnectionID
 	tokens   map[uint64]protocol.StatelessResetToken // of the peer's connection IDs, if they have levels

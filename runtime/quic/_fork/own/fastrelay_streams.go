@@ -257,10 +257,17 @@ func (c *Conn) handleResetStreamFrame(f *wire.ResetStreamFrame, now monotime.Tim
 	return nil
 }
 
+// receiving notes the number of the packet whose frames are handled next.
+func (o *Outside) receiving(pn protocol.PacketNumber) {
+	if o != nil {
+		o.number = uint64(pn)
+	}
+}
+
 // handleDatagram hands a DATAGRAM frame over, or queues it.
 func (c *Conn) handleDatagram(f *wire.DatagramFrame, connID protocol.ConnectionID) error {
 	if o := c.outside; o != nil && o.hooks.Datagram != nil {
-		o.hooks.Datagram(f.Data, o.ourLevel(connID))
+		o.hooks.Datagram(ReceivedDatagram{Data: f.Data, Number: o.number, Level: o.ourLevel(connID)})
 		return nil
 	}
 	return c.handleDatagramFrame(f)
