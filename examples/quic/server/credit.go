@@ -70,9 +70,10 @@ func (w *window) backlog(sent uint64, now time.Time) int {
 // forgotten is when what the library was given counts as sent: it may have been dropped by now.
 const forgotten = 500 * time.Millisecond
 
-// give notes that the library was given data, which leaves with some headers.
+// give notes that the library was given data. Its headers don't count: an estimate that is too high would never be
+// corrected while more is given, and would take the window from the kernel.
 func (w *window) give(n int, sent uint64, now time.Time) {
-	w.ahead, w.given = sent+uint64(w.backlog(sent, now)+n+n/32+32), now
+	w.ahead, w.given = sent+uint64(w.backlog(sent, now)+n), now
 }
 
 // limit returns what the kernel may spend in all: the room is what it was after the registered copies.
