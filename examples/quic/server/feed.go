@@ -217,8 +217,9 @@ func (f *feed) ending(number uint64) bool {
 	})
 }
 
-// tick forgets what is over, and drops what has waited for too long.
-func (f *feed) tick(now time.Time) {
+// tick forgets what is over, and drops what has waited for too long. It reports whether the kernel sends to some
+// subscribers, and to all.
+func (f *feed) tick(now time.Time) (some, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	maps.DeleteFunc(f.datagrams, func(_ datagram, c copies) bool { return now.Sub(c.at) > keep })
@@ -232,7 +233,9 @@ func (f *feed) tick(now time.Time) {
 			floor = min(floor, number)
 		}
 	}
+	all = true
 	for _, u := range f.subscribers {
+		some, all = some || u.kernel != nil, all && u.kernel != nil
 		u.pump(now)
 		for _, number := range over {
 			if o, ok := u.streams[number]; ok {
@@ -248,4 +251,5 @@ func (f *feed) tick(now time.Time) {
 	for _, number := range over {
 		delete(f.streams, number)
 	}
+	return some, all
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
@@ -51,6 +52,8 @@ type Server struct {
 	reading sync.Mutex // events are read
 	opening sync.Mutex // groups of feeds are opened
 
+	kernelOnly atomic.Bool // all subscribers get their streams from the kernel
+
 	mu          sync.Mutex
 	feeds       map[string]*feed
 	users       map[*feed]int
@@ -88,7 +91,7 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain); err != nil {
+	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.kernelOnly.Load); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{
@@ -355,8 +358,11 @@ func (s *Server) tick(ctx context.Context) {
 			return
 		case now = <-ticker.C:
 		}
+		only, some := true, false
 		for _, f := range s.list() {
-			f.tick(now)
+			kernel, all := f.tick(now)
+			only, some = only && all, some || kernel
 		}
+		s.kernelOnly.Store(only && some)
 	}
 }

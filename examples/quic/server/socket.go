@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
@@ -16,9 +17,15 @@ type socket struct {
 	*net.UDPConn
 	batch *ipv4.PacketConn
 	drain func()
+	// gather reports whether the kernel sends to all subscribers: then datagrams wait for others, and are handled together.
+	gather func() bool
+	all    bool // the last call read all there was
 }
 
-func listen(at *net.UDPAddr, drain func()) (*socket, error) {
+// gathering is how long datagrams wait at most. Being woken for each costs more than all else that is done with it.
+const gathering = time.Millisecond
+
+func listen(at *net.UDPAddr, drain func(), gather func() bool) (*socket, error) {
 	c, err := net.ListenUDP("udp", at)
 	if err != nil {
 		return nil, err
@@ -37,12 +44,16 @@ func listen(at *net.UDPAddr, drain func()) (*socket, error) {
 		c.Close()
 		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, option))
 	}
-	return &socket{UDPConn: c, batch: ipv4.NewPacketConn(c), drain: drain}, nil
+	return &socket{UDPConn: c, batch: ipv4.NewPacketConn(c), drain: drain, gather: gather}, nil
 }
 
 // ReadBatch is what the library reads datagrams with.
 func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
+	if s.all && s.gather() {
+		time.Sleep(gathering)
+	}
 	n, err := s.batch.ReadBatch(ms, flags)
+	s.all = n < len(ms)
 	s.drain()
 	return n, err
 }
