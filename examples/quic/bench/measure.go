@@ -44,8 +44,9 @@ type options struct {
 
 const (
 	warmUp   = 1500 * time.Millisecond
-	spells   = 12
-	spell    = 200 * time.Millisecond
+	spells   = 10
+	spell    = 150 * time.Millisecond
+	pause    = 100 * time.Millisecond // between spells: ordinary work of the processor isn't kept waiting
 	watching = time.Second
 )
 
@@ -215,6 +216,7 @@ func (b *bench) cost(a *audience, idle float64, r *Result) error {
 	var costs []float64
 	began, first := time.Now(), a.bytes.Load()
 	for range spells {
+		time.Sleep(pause)
 		start, before := time.Now(), a.bytes.Load()
 		share, err := b.busy.Spell(spell)
 		if err != nil {
