@@ -195,9 +195,12 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSlow has a subscriber whose link takes a fraction of what is sent, beside one that gets all.
+// TestSlow has a subscriber whose link takes 2 Mbit/s, beside one whose link takes 100 Mbit/s, of 8 Mbit/s. The fast one
+// gets all. What the slow one doesn't get is of the least urgent level in use.
 func TestSlow(t *testing.T) {
-	b := newBed(t, options{in: delayed(), out: delayed()})
+	out := delayed()
+	out.FromA.Rate = 100_000_000
+	b := newBed(t, options{in: delayed(), out: out})
 	far, err := b.net.Host("far")
 	b.check(err)
 	config := delayed()
@@ -206,17 +209,27 @@ func TestSlow(t *testing.T) {
 	b.check(errors.Join(slow.A.AddAddr("10.3.0.1/24"), slow.B.AddAddr("10.3.0.2/24"), slow.B.AddRoute("0.0.0.0/0", "10.3.0.1")))
 	b.check(b.server.relay.Acks.Attach("slow"))
 	fast, narrow := b.subscribe(true, wide()), b.subscribeFrom(b.socket(far), true, wide())
-	b.play(b.publish(true, nil), plan{streams: 400, objects: 10, rate: 1000, level: func(i int) int8 { return int8(i % 4) }})
-	b.await(fast, 400)
-	b.await(narrow, 400)
+	p := plan{streams: 400, objects: 10, rate: 1000, level: func(i int) int8 { return int8(i % levels) }}
+	b.play(b.publish(true, nil), p)
+	b.await(fast, p.streams)
+	b.await(narrow, p.streams)
 	st := b.server.Stats()[0].Subscribers
 	t.Logf("fast: %+v", st[0])
 	t.Logf("slow: %+v", st[1])
-	if fast.reset.Load() > 0 {
+	if fast.reset.Load() > 0 || st[0].DroppedBytes > 0 {
 		t.Errorf("the fast one lost %d streams", fast.reset.Load())
 	}
+	if sent := st[1].KernelBytes + st[1].UserBytes; sent+st[1].DroppedBytes != uint64(p.streams*p.objects*size) {
+		t.Errorf("the slow one: %d bytes were sent, %d dropped: not %d objects",
+			sent, st[1].DroppedBytes, p.streams*p.objects)
+	}
 	d := st[1].DroppedStreams
-	if total := d[0] + d[1] + d[2] + d[3]; d[0] > 0 || total < 50 || int64(total) != narrow.reset.Load() {
+	total := d[0] + d[1] + d[2] + d[3]
+	if d[0] > 0 || total < 50 || int64(total) != narrow.reset.Load() {
 		t.Errorf("the slow one: %d streams were dropped by level, %d were reset", d, narrow.reset.Load())
+	}
+	if 100*st[1].DroppedBefore > total {
+		t.Errorf("the slow one: of %d streams, %d were dropped while something less urgent waited",
+			total, st[1].DroppedBefore)
 	}
 }

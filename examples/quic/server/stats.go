@@ -15,6 +15,7 @@ type SubscriberStats struct {
 	DroppedBytes       uint64
 	RetransmittedBytes uint64         // of copies that were lost
 	DroppedStreams     [levels]uint64 // by level of priority
+	DroppedBefore      uint64         // of these, while something less urgent waited
 	EndedStreams       uint64         // those that their publisher has left or reset
 	KernelDatagrams    uint64         // copies of packets with a DATAGRAM frame
 	UserDatagrams      uint64         // those that user space has sent
@@ -33,6 +34,7 @@ func (s *SubscriberStats) add(t *SubscriberStats) {
 	for level := range s.DroppedStreams {
 		s.DroppedStreams[level] += t.DroppedStreams[level]
 	}
+	s.DroppedBefore += t.DroppedBefore
 	s.EndedStreams += t.EndedStreams
 	s.KernelDatagrams += t.KernelDatagrams
 	s.UserDatagrams += t.UserDatagrams

@@ -275,6 +275,9 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 		return
 	}
 	o.dropped = true
+	if code == codeDropped && slices.ContainsFunc(u.queue[o.st.level+1:], func(q []piece) bool { return len(q) > 0 }) {
+		u.stats.DroppedBefore++
+	}
 	if code == codeEnded {
 		u.stats.EndedStreams++
 	} else {
