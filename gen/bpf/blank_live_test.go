@@ -120,7 +120,9 @@ func TestBlankOfCompleteChecksums(t *testing.T) {
 		}
 		want := packet(0x3F, make([]byte, len(note)))
 		expect(t, atServer, client, want)
-		err := testnet.Until(2*time.Second, "the sum", func() bool { return left(t).count > uint64(i) })
+		err := testnet.Until(2*time.Second, "the sum", func() bool {
+			return left(t).count > uint64(i) && len(arrived(came)) > int(n)+i
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
