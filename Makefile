@@ -84,9 +84,9 @@ fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 quic: ## the fork of quic-go, fetched and patched into runtime/quic/quic-go (runtime/quic/README.md)
 	@cd runtime/quic && $(GO) run ./cmd/quicfork quic-go
 
-test-quic: quic ## the fork's hooks and the examples on it, with the race detector
+test-quic: quic ## the fork's hooks and the examples on it: linters, and tests with the race detector
 	@tools/ensure test quic root
-	@for m in runtime/quic examples/quic; do (cd $$m && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
+	@for m in runtime/quic examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does
 	@cd runtime/quic && $(GO) run ./cmd/upstreamtests ../../.cache/quic-upstream

@@ -67,8 +67,8 @@ func run(args []string, out io.Writer) error {
 	if r.passed < atLeast {
 		return fmt.Errorf("only %d tests passed, of %d at least", r.passed, atLeast)
 	}
-	fmt.Fprintf(out, "%d tests of %s %s pass on the fork, %d of them by themselves, in %.0f s\n", r.passed+len(r.failed),
-		quic.UpstreamPath, quic.UpstreamVersion, len(r.failed), time.Since(began).Seconds())
+	fmt.Fprintf(out, "%d tests of %s %s pass on the fork, %d of them by themselves, in %.0f s\n",
+		r.passed+len(r.failed), quic.UpstreamPath, quic.UpstreamVersion, len(r.failed), time.Since(began).Seconds())
 	return nil
 }
 
