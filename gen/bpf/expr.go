@@ -207,7 +207,7 @@ func (f *function) meta(k ir.MetaKind) string {
 	case ir.VLANTag:
 		return "skb->vlan_present"
 	case ir.VLANTCI:
-		return "skb->vlan_tci"
+		return "fr_vlan_tci(skb)"
 	case ir.VLANProto:
 		return "bpf_htons(skb->vlan_proto)"
 	case ir.GSOSize:
