@@ -221,7 +221,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 		struct key_tenants key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
-		key.vid = (__u64)skb->vlan_tci & 0xfff;
+		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
@@ -328,7 +328,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 		struct key_tenants key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
-		key.vid = (__u64)skb->vlan_tci & 0xfff;
+		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))

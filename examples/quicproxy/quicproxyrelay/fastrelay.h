@@ -316,6 +316,20 @@ static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
 	return place & 0xFFF;
 }
 
+/*
+ * The tag in the packet's metadata, by one instruction. Where several places read it, clang may compute
+ * the field's address once, and the verifier refuses a context pointer that was added to.
+ */
+static __always_inline __u32 fr_vlan_tci(const struct __sk_buff *skb)
+{
+	__u32 tci;
+
+	asm volatile("%0 = *(u32 *)(%1 + %2)"
+		     : "=r"(tci)
+		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, vlan_tci)));
+	return tci;
+}
+
 /* 0, but an address that it is added to isn't known before v is. */
 static __always_inline __u64 fr_after(__u64 v)
 {
