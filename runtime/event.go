@@ -251,7 +251,8 @@ func (r *Relay) AwaitEvents(ctx context.Context) error {
 }
 
 // Quiesce returns when all packets that programs were processing when it was called have been processed: some
-// milliseconds. So packets of which a row is to be kept away are gone when it returns, and their events are in the ring.
+// milliseconds. So packets of which a row is to be kept away are gone when it returns, and their events are in the
+// ring.
 func (r *Relay) Quiesce() error { return r.using(gracePeriod) }
 
 // release publishes what was read to the kernel, and to who may adopt the relay, unless another iteration is reading.

@@ -45,13 +45,13 @@ func Draw(file string, panels [][]Panel) error {
 			rows[i] = append(rows[i], p)
 		}
 	}
-	picture := vgimg.NewWith(vgimg.UseWH(vg.Length(len(panels[0]))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter),
-		vgimg.UseDPI(96))
+	picture := vgimg.NewWith(
+		vgimg.UseWH(vg.Length(len(panels[0]))*9*vg.Centimeter, vg.Length(len(rows))*8*vg.Centimeter), vgimg.UseDPI(96))
 	canvas := draw.New(picture)
 	space := vg.Points(12)
 	tiles := draw.Tiles{
-		Rows: len(rows), Cols: len(panels[0]), PadX: space, PadY: space, PadTop: space, PadBottom: space, PadLeft: space,
-		PadRight: space,
+		Rows: len(rows), Cols: len(panels[0]), PadX: space, PadY: space,
+		PadTop: space, PadBottom: space, PadLeft: space, PadRight: space,
 	}
 	for i, row := range plot.Align(rows, tiles, canvas) {
 		for j, c := range row {

@@ -14,7 +14,8 @@ import (
 
 func TestDraw(t *testing.T) {
 	line := Line{
-		Name: "relay", Colour: color.Black, Shape: draw.CircleGlyph{}, Points: plotter.XYs{{X: 1, Y: 0.2}, {X: 8, Y: 30}},
+		Name: "relay", Colour: color.Black, Shape: draw.CircleGlyph{},
+		Points: plotter.XYs{{X: 1, Y: 0.2}, {X: 8, Y: 30}},
 	}
 	panel := Panel{Title: "cost", X: "receivers", Unit: "ns", Legend: true, Lines: []Line{line, {Name: "not measured"}}}
 	linear := panel
@@ -40,7 +41,8 @@ func TestTicks(t *testing.T) {
 	}{
 		"powers":   {powers(1, 100), []string{"1", "8", "64"}},
 		"hundreds": {hundreds(150, 420), []string{"200", "300", "400"}},
-		"decades":  {decades(0.3, 3000), []string{"0.5", "1", "2", "5", "10", "20", "50", "100", "200", "500", "1 k", "2 k"}},
+		"decades": {decades(0.3, 3000),
+			[]string{"0.5", "1", "2", "5", "10", "20", "50", "100", "200", "500", "1 k", "2 k"}},
 	} {
 		var got []string
 		for _, t := range c.got {

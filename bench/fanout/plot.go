@@ -76,8 +76,8 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 	for i, size := range sizes {
 		for j, panel := range panels {
 			p := curves.Panel{
-				Title: fmt.Sprintf("%s, %d bytes", panel.title, size), X: "receivers", Unit: panel.unit, Linear: panel.linear,
-				Legend: i == 0 && j == len(panels)-1,
+				Title: fmt.Sprintf("%s, %d bytes", panel.title, size), X: "receivers", Unit: panel.unit,
+				Linear: panel.linear, Legend: i == 0 && j == len(panels)-1,
 			}
 			for _, v := range Variants {
 				p.Lines = append(p.Lines, curves.Line{

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// merging looks for sockets with UDP_GRO. The kernel merges the datagrams that such a socket receives before a program at
-// tc/ingress sees them, and a relay passes merged datagrams to the stack.
+// merging looks for sockets with UDP_GRO. The kernel merges the datagrams that such a socket receives before a program
+// at tc/ingress sees them, and a relay passes merged datagrams to the stack.
 func merging() Check {
 	c := Check{Name: "merged datagrams", Status: OK, Found: "no socket asks for them (UDP_GRO)"}
 	udp, err := udpSockets()

@@ -190,8 +190,8 @@ func (r *Reader) Wait(ctx context.Context) error {
 	return err
 }
 
-// Await sleeps until there is a record that wasn't released, or returns an error where ctx or the ring ends. Wake has to
-// be called when ctx ends. Another goroutine may read records meanwhile, but not wait.
+// Await sleeps until there is a record that wasn't released, or returns an error where ctx or the ring ends. Wake has
+// to be called when ctx ends. Another goroutine may read records meanwhile, but not wait.
 func (r *Reader) Await(ctx context.Context) error {
 	err := r.sleep(ctx)
 	r.awake.Store64(0, 0, 1)
