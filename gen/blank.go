@@ -1,6 +1,8 @@
 package gen
 
 import (
+	"slices"
+
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -63,4 +65,9 @@ func (w *rewriter) blank(a *spec.Action) {
 		}
 		o.sets[f.Name.Value] = a.Header.Pos
 	}
+}
+
+// mayBeEmpty reports whether a header may have no bytes: each of its fields may be absent or empty.
+func mayBeEmpty(h *spec.Header) bool {
+	return !slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.When == nil && f.Size == nil })
 }

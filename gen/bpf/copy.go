@@ -142,13 +142,14 @@ func (n *fan) blanks(w *writer) (calls []string, csum string) {
 	for i, b := range n.zeroed {
 		at, size := w.offset(b.At), w.expr(b.Len)
 		if slices.ContainsFunc(w.rw.Blanks, func(own ir.Blank) bool { return own.At == b.At }) {
-			calls = append(calls, fmt.Sprintf("fr_blank(skb, %s, %s)", at, size))
+			calls = append(calls, w.unlessEmpty(b, fmt.Sprintf("fr_blank(skb, %s, %s)", at, size)))
 			without += " - " + n.keep("__u32", fmt.Sprint("zeroed", i), "0")
 			continue
 		}
 		room := roomOf(b.Max)
 		w.holds(plus(b.At, room))
-		calls = append(calls, fmt.Sprintf("fr_put_back(skb, %s, %s, %s, %d)", at, w.place(b.At), size, room))
+		call := fmt.Sprintf("fr_put_back(skb, %s, %s, %s, %d)", at, w.place(b.At), size, room)
+		calls = append(calls, w.unlessEmpty(b, call))
 	}
 	if csum = "same->csum"; without != "" {
 		csum = fmt.Sprintf("fr_fold(FR_ZERO + %s%s)", csum, without)

@@ -301,7 +301,7 @@ func (w *writer) tail(s *sum) summand {
 	if s.TailOdd != nil {
 		odd = w.expr(s.TailOdd)
 	}
-	if w.sumOf(s.TailMax) == "fr_sum" {
+	if w.sumOf(s.TailMax) != "fr_sum64" {
 		cut = "fr_sum_cut"
 	}
 	w.line("__u64 %s = %s(skb, %s, %s, %s);", name, cut, end, w.offset(s.TailEnd), odd)
@@ -350,6 +350,9 @@ func (w *writer) sumOf(limit int) string {
 		w.fail("a checksum over up to %d bytes of the packet", limit)
 	}
 	w.needs["scratch"] = "yes"
+	if limit <= 512 {
+		return "fr_sum512"
+	}
 	return "fr_sum"
 }
 

@@ -668,13 +668,21 @@ func (w *writer) declareConstants() {
 	}
 }
 
+// unlessEmpty renders a call for a header that has bytes.
+func (w *writer) unlessEmpty(b ir.Blank, call string) string {
+	if !b.Empty {
+		return call
+	}
+	return w.operand(b.Len) + " && " + call
+}
+
 // blank renders the zeros of headers.
 func (w *writer) blank() {
 	for i, b := range w.rw.Blanks {
 		if i == 0 {
 			w.line("")
 		}
-		w.failIf(fmt.Sprintf("fr_blank(skb, %s, %s)", w.offset(b.At), w.expr(b.Len)))
+		w.failIf(w.unlessEmpty(b, fmt.Sprintf("fr_blank(skb, %s, %s)", w.offset(b.At), w.expr(b.Len))))
 		w.changed, w.moves, w.checked = true, true, 0
 	}
 }

@@ -107,6 +107,7 @@ type Blank struct {
 	At     Off
 	Len    Expr
 	Max    int
+	Empty  bool // Len may be 0
 	Header string
 	Pos    diag.Pos
 }
