@@ -143,7 +143,10 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 	return f && !bpf_skb_load_bytes(skb, 0, f->bytes, len) ? f->bytes : NULL;
 }
 
-/* len bytes of the packet from off on, one at least, as they came; room is a power of two that they fit. */
+/*
+ * len bytes of the packet from off on, one at least, as they came; room is a power of two that
+ * they fit.
+ */
 static __always_inline long fr_put_back(struct __sk_buff *skb, __u32 off, const void *from,
 					__u32 len, __u32 room)
 {
