@@ -433,7 +433,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
 		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
 		 64;
-	__u64 region_sum = fr_sum(skb, 55, ack_ce_end - 55);
+	__u64 region_sum = fr_sum512(skb, 55, ack_ce_end - 55);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(&saved_udp->checksum) ?
@@ -459,7 +459,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, 18, 37);
-		same->zeroed0 = fr_counted(55, fr_sum(skb, 55, ack_ce_end - 55));
+		same->zeroed0 = fr_counted(55, fr_sum512(skb, 55, ack_ce_end - 55));
 	}
 
 	same->copies0 = 0;
@@ -1624,7 +1624,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->dcid)) +
 		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
-	__u64 region_sum = fr_sum(skb, 75, ack_ce_end - 75);
+	__u64 region_sum = fr_sum512(skb, 75, ack_ce_end - 75);
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind1 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
@@ -1654,7 +1654,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 	same->csum = bpf_csum_update(skb, 0);
 	if (unlikely(same->csum >= 0)) {
 		same->csum = fr_complete_without(skb, same->csum, ETH_HLEN, 61);
-		same->zeroed0 = fr_counted(75, fr_sum(skb, 75, ack_ce_end - 75));
+		same->zeroed0 = fr_counted(75, fr_sum512(skb, 75, ack_ce_end - 75));
 	}
 
 	same->copies0 = 0;
@@ -2671,7 +2671,7 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum(skb, 51, note_text_end - 51);
+	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -2750,7 +2750,7 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
 	__u64 odd_sum = region_sum;
 	odd_sum <<= 8 * (((note_text_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -2800,8 +2800,8 @@ static __always_inline int other_ipv4_note_send_3(struct __sk_buff *skb, void *d
 	__be16 udp_length = bpf_htons(payload_len + (note_text_end - 34));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum(skb, 51, note_text_end - 51);
-	__u64 region_sum_2 = fr_sum(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
+	__u64 region_sum_2 = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((note_text_end - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -3095,7 +3095,7 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum(skb, 71, note_text_end - 71);
+	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
@@ -3164,7 +3164,7 @@ static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
 	__u64 odd_sum = region_sum;
 	odd_sum <<= 8 * (((note_text_end - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
@@ -3212,8 +3212,8 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (note_text_end - 54));
 
 	/* udp.checksum */
-	__u64 region_sum = fr_sum(skb, 71, note_text_end - 71);
-	__u64 region_sum_2 = fr_sum(skb, note_text_end, more_text_end - note_text_end);
+	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
+	__u64 region_sum_2 = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((note_text_end - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);

@@ -1192,7 +1192,7 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 43, tun_options_size);
-	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
+	__u64 region_sum_2 = fr_sum512(skb, tun_options_end, more_options_end - tun_options_end);
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 region_sum_3 = fr_sum64(skb, 43, tun_options_size);
@@ -1366,7 +1366,7 @@ static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, 63, tun_options_size);
-	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
+	__u64 region_sum_2 = fr_sum512(skb, tun_options_end, more_options_end - tun_options_end);
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 region_sum_3 = fr_sum64(skb, 63, tun_options_size);

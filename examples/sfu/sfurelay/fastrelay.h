@@ -1105,22 +1105,28 @@ static __always_inline __u64 fr_sum_cut64(struct __sk_buff *skb, __u64 from, __u
 
 #ifdef FR_NEEDS_SCRATCH
 
+/* The same of up to 512 bytes, as many as bpf_csum_diff takes. */
+static __noinline __u32 fr_sum512(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u32 zero = 0, n = fr_size(len, 512);
+	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
+
+	if (len == 0 || len > 512 || !s || bpf_skb_load_bytes(skb, off, s->bytes, n))
+		return 0;
+	__builtin_memset(s->bytes + n, 0, 4);
+	return bpf_csum_diff(NULL, 0, s->bytes, (n + 3) & ~3, 0);
+}
+
 /* The same of up to 2048 bytes. */
 static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	__u32 zero = 0;
-	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
 	__u64 sum = 0;
 	int i;
 
-	for (i = 0; s && i < 4 && len > 0; i++) {
-		__u32 n = len < 512 ? len : 512; /* as much as bpf_csum_diff takes */
+	for (i = 0; i < 4 && len > 0; i++) {
+		__u32 n = len < 512 ? len : 512;
 
-		n = fr_size(n, 512);
-		if (bpf_skb_load_bytes(skb, off, s->bytes, n))
-			break;
-		__builtin_memset(s->bytes + n, 0, 4);
-		sum += (__u32)bpf_csum_diff(NULL, 0, s->bytes, (n + 3) & ~3, 0);
+		sum += fr_sum512(skb, off, n);
 		off += n;
 		len -= n;
 	}
@@ -1145,11 +1151,11 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
 
 static const volatile __u8 fr_zeros[FR_NEEDS_ZEROS];
 
-/* Zeros in place of len bytes of the packet from off on. */
+/* Zeros in place of len bytes of the packet from off on, of one at least. */
 static __always_inline long fr_blank(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	return len ? bpf_skb_store_bytes(skb, off, (const void *)fr_zeros,
-					 fr_size(len, FR_NEEDS_ZEROS), BPF_F_RECOMPUTE_CSUM) : 0;
+	return bpf_skb_store_bytes(skb, off, (const void *)fr_zeros, fr_size(len, FR_NEEDS_ZEROS),
+				   BPF_F_RECOMPUTE_CSUM);
 }
 
 #endif
@@ -1546,11 +1552,14 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 	return f && !bpf_skb_load_bytes(skb, 0, f->bytes, len) ? f->bytes : NULL;
 }
 
-/* len bytes of the packet from off on as they came; room is a power of two that they fit. */
+/*
+ * len bytes of the packet from off on, one at least, as they came; room is a power of two that
+ * they fit.
+ */
 static __always_inline long fr_put_back(struct __sk_buff *skb, __u32 off, const void *from,
 					__u32 len, __u32 room)
 {
-	return len ? bpf_skb_store_bytes(skb, off, from, fr_size(len, room), 0) : 0;
+	return bpf_skb_store_bytes(skb, off, from, fr_size(len, room), 0);
 }
 
 /*
