@@ -509,7 +509,8 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	for _, o := range w.hdrs {
 		if o.blank && o.size < 0 {
 			rw.Blanks = append(rw.Blanks, ir.Blank{
-				At: o.off, Len: distance(o.end, o.off), Max: o.old.bytesAtMost(), Empty: mayBeEmpty(o.h), Header: o.entry,
+				At: o.off, Len: distance(o.end, o.off), Max: o.old.bytesAtMost(), Empty: mayBeEmpty(o.h),
+				Header: o.entry,
 				Pos: o.pos,
 			})
 		}
