@@ -511,7 +511,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 			rw.Blanks = append(rw.Blanks, ir.Blank{
 				At: o.off, Len: distance(o.end, o.off), Max: o.old.bytesAtMost(), Empty: mayBeEmpty(o.h),
 				Header: o.entry,
-				Pos: o.pos,
+				Pos:    o.pos,
 			})
 		}
 	}
