@@ -1531,7 +1531,7 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_streams_inactive);
 
-	/* hook:  "tc/ingress" */
+	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_streams_vlan_tag);
 	if (skb->pkt_type != 0) { /* not for this host */
@@ -3168,7 +3168,7 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_streams_after_ack_inactive);
 
-	/* hook:  "tc/ingress" */
+	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_streams_after_ack_vlan_tag);
 	if (skb->pkt_type != 0) { /* not for this host */
@@ -4103,7 +4103,7 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_datagrams_inactive);
 
-	/* hook:  "tc/ingress" */
+	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_datagrams_vlan_tag);
 	if (skb->pkt_type != 0) { /* not for this host */
@@ -4196,7 +4196,7 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_acks_gso_packet);
 
-	/* when:  "len(ack.payload) == 0" */
+	/* when: "len(ack.payload) == 0" */
 	if ((short_payload_end - ack_ce_end) != 0)
 		return fr_up(skb, reason_acks_no_match);
 
@@ -4508,7 +4508,7 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_acks_gso_packet);
 
-	/* when:  "len(ack.payload) == 0" */
+	/* when: "len(ack.payload) == 0" */
 	if ((short_payload_end - ack_ce_end) != 0)
 		return fr_up(skb, reason_acks_no_match);
 
@@ -4776,7 +4776,7 @@ SEC("tc") int prog_acks(struct __sk_buff *skb)
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_acks_inactive);
 
-	/* hook:  "tc/ingress" */
+	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_acks_vlan_tag);
 	if (skb->pkt_type != 0) { /* not for this host */
