@@ -52,8 +52,8 @@ func TestUserSpace(t *testing.T) {
 	}
 }
 
-// Both sides change connection IDs again and again: the new ones are registered, and go on in the kernel. How many packets
-// come before their connection ID is registered depends on the machine; most come after it.
+// Both sides change connection IDs again and again: the new ones are registered, and go on in the kernel. How many
+// packets come before their connection ID is registered depends on the machine; most come after it.
 func TestChanges(t *testing.T) {
 	needs.Root(t)
 	for _, e := range []endpoints{aioquic(8, 20, 100_000), quinn(4, 8, 50*time.Millisecond)} {
