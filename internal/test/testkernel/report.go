@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -114,11 +115,12 @@ func (r *Report) Failed() bool {
 	return len(r.Lines) == 0 || slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Failed != "" })
 }
 
-// Summary counts the checks that passed, and quotes what was forwarded and refused.
+// Summary counts the checks that passed, and says what was forwarded, and how many relays were refused and why.
 func (r *Report) Summary() string {
 	relays := map[string]bool{}
 	sum := map[string]int{}
-	var quoted []string
+	var notes []string
+	refused := map[string]int{}
 	for _, l := range r.Lines {
 		if l.Failed != "" || l.Check == "" {
 			continue
@@ -131,10 +133,15 @@ func (r *Report) Summary() string {
 			if _, err := fmt.Sscan(l.Note, &n); err == nil {
 				sum[l.Check] += n
 			}
-		case "forward", "refuse":
-			quoted = append(quoted, l.Note)
+		case "forward":
+			notes = append(notes, l.Note)
+		case "refuse":
+			refused[l.Note]++
 		}
 	}
+	for _, why := range slices.Sorted(maps.Keys(refused)) {
+		notes = append(notes, fmt.Sprintf("%d relays %s", refused[why], why))
+	}
 	head := fmt.Sprintf("%d relays loaded, %d tests, %d random packets", len(relays), sum["tests"], sum["packets"])
-	return strings.Join(append([]string{head}, quoted...), ", ")
+	return strings.Join(append([]string{head}, notes...), ", ")
 }
