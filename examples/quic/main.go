@@ -67,7 +67,8 @@ func run(args []string) (err error) {
 		case <-tick:
 			for _, f := range s.Stats() {
 				sum := f.Sum()
-				fmt.Printf("%s: %d bytes to %d subscribers; sent by the kernel: %d bytes, by user space: %d, dropped: %d\n",
+				fmt.Printf("%s: %d bytes to %d subscribers; sent by the kernel: %d bytes, by user space: %d, "+
+					"dropped: %d\n",
 					f.Name, f.Bytes, len(f.Subscribers), sum.KernelBytes, sum.UserBytes, sum.DroppedBytes)
 			}
 		}
@@ -86,6 +87,7 @@ func certificate() (*tls.Config, error) {
 		return nil, err
 	}
 	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"fastrelay"},
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		NextProtos:   []string{"fastrelay"},
 	}, nil
 }

@@ -39,7 +39,9 @@ func TestVariantsDeliver(t *testing.T) {
 			load, err := publish(l, 200, objects)
 			check(t, err)
 			defer load.dialled.close()
-			check(t, testnet.Until(10*time.Second, "some objects", func() bool { return load.sent.Load() >= 20*objects }))
+			check(t, testnet.Until(10*time.Second, "some objects", func() bool {
+				return load.sent.Load() >= 20*objects
+			}))
 			check(t, load.close())
 			sent := int64(load.sent.Load())
 			check(t, testnet.Until(5*time.Second, "all streams", func() bool {
@@ -52,7 +54,8 @@ func TestVariantsDeliver(t *testing.T) {
 			check(t, err)
 			left, err := out.Stop()
 			check(t, err)
-			if n := len(delaysOf(came, left)); n < int(subscribers*sent/2) { // an object's first bytes may be in two packets
+			// An object's first bytes may be in two packets.
+			if n := len(delaysOf(came, left)); n < int(subscribers*sent/2) {
 				t.Errorf("%d delays of %d copies", n, subscribers*sent)
 			}
 			share, err := p.share()

@@ -107,7 +107,8 @@ func load(t fanout.Traffic, l *testnet.Line, n int) (_ *quicrelay.Relay, err err
 	return relay, group.Change(context.Background(), func(c *quicrelay.SubscribersChange) error {
 		for i := range n {
 			v, err := c.Add(quicrelay.SubscribersRow{
-				Local: t.Server, Remote: netip.AddrPortFrom(l.PeerAddr.V4, uint16(10000+i)), ID: uint32(i + 1), Limit: unlimited,
+				Local: t.Server, Remote: netip.AddrPortFrom(l.PeerAddr.V4, uint16(10000+i)), ID: uint32(i + 1),
+				Limit: unlimited,
 			})
 			if err != nil {
 				return err

@@ -44,7 +44,8 @@ func plot(file string, cells []Cell) error {
 				line := curves.Line{Name: string(v), Colour: look[v].colour, Shape: look[v].shape}
 				for _, cell := range cells {
 					if cell.Objects == c.Objects {
-						line.Points = append(line.Points, plotter.XY{X: float64(cell.Subscribers), Y: f.of(cell.Results[v])})
+						at := plotter.XY{X: float64(cell.Subscribers), Y: f.of(cell.Results[v])}
+						line.Points = append(line.Points, at)
 					}
 				}
 				p.Lines = append(p.Lines, line)

@@ -7,8 +7,8 @@ import "time"
 //
 // A receiver counts for each stream how far its data reaches. The kernel doesn't: a copy costs what it carries. The two
 // differ by gaps: by data before what the kernel has sent that was lost on its way to this host, or wasn't copied. User
-// space counts as the receiver does, for all that it has seen of the publisher's packets, and corrects the kernel's limit.
-// What it hasn't seen is no more than the publisher's window; that is the margin. So
+// space counts as the receiver does, for all that it has seen of the publisher's packets, and corrects the kernel's
+// limit. What it hasn't seen is no more than the publisher's window; that is the margin. So
 //
 //	reach <= processed + (spent - charged) + margin <= leased
 //

@@ -10,8 +10,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
-// A world is a publisher, the kernel, user space and a subscriber, in which things happen in any order. The subscriber counts
-// as a QUIC endpoint does.
+// A world is a publisher, the kernel, user space and a subscriber, in which things happen in any order. The subscriber
+// counts as a QUIC endpoint does.
 type world struct {
 	r      *rand.Rand
 	feed   *feed
@@ -388,8 +388,8 @@ func (w *world) step() {
 	}
 }
 
-// TestCredits has things happen in any order: no limit of the subscriber is ever exceeded, and in the end, when all limits
-// are raised, each stream is whole or was reset.
+// TestCredits has things happen in any order: no limit of the subscriber is ever exceeded, and in the end, when all
+// limits are raised, each stream is whole or was reset.
 func TestCredits(t *testing.T) {
 	copies, given, whole, reset := 0, 0, 0, 0
 	for seed := range uint64(1000) {
@@ -412,9 +412,7 @@ func TestCredits(t *testing.T) {
 				at := w.written[id]
 				w.lost = append(w.lost, frame{id: id, offset: at, data: make([]byte, end-at), fin: true})
 			}
-			for _, f := range w.lost {
-				w.socket = append(w.socket, f)
-			}
+			w.socket = append(w.socket, w.lost...)
 			_ = w.feed.server.quiesce()
 			for len(w.socket) > 0 {
 				w.handle()

@@ -9,12 +9,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// TestDatagrams sends datagrams to subscribers that get them from the kernel, to a stock one, and to one that takes none.
+// TestDatagrams sends datagrams to two subscribers with the kernel's help, to a stock one, and to one that takes none.
 func TestDatagrams(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	none := wide()
 	none.EnableDatagrams = false
-	viewers := []*viewer{b.subscribe(true, wide()), b.subscribe(true, wide()), b.subscribe(false, wide()), b.subscribe(true, none)}
+	viewers := []*viewer{
+		b.subscribe(true, wide()), b.subscribe(true, wide()), b.subscribe(false, wide()), b.subscribe(true, none),
+	}
 	const n = 500
 	var got [3][n]atomic.Int64
 	for i := range got {
@@ -50,7 +52,8 @@ func TestDatagrams(t *testing.T) {
 	}
 	st := b.server.Stats()[0].Subscribers
 	for i, u := range st {
-		t.Logf("subscriber %d: %d by the kernel, %d by user space, %d dropped", i, u.KernelDatagrams, u.UserDatagrams, u.DroppedDatagrams)
+		t.Logf("subscriber %d: %d by the kernel, %d by user space, %d dropped",
+			i, u.KernelDatagrams, u.UserDatagrams, u.DroppedDatagrams)
 		if u.KernelDatagrams+u.UserDatagrams+u.DroppedDatagrams != n || i < 2 && u.KernelDatagrams < n*3/4 ||
 			i == 3 && u.DroppedDatagrams != n {
 			t.Errorf("subscriber %d: %+v", i, u)

@@ -1,9 +1,9 @@
-// Package server is a QUIC relay: it takes the unidirectional streams, and the datagrams, of a publisher, and sends them to
-// all subscribers of its feed.
+// Package server is a QUIC relay: it takes the unidirectional streams, and the datagrams, of a publisher, and sends
+// them to all subscribers of its feed.
 //
-// A client opens a bidirectional stream and sends a line, "publish NAME" or "subscribe NAME"; the server answers "ok". Any
-// QUIC client can. For clients that ask for null protection (quic.Hooks), the kernel does most of the work: the publisher's
-// packets are copied to the subscribers before they reach the server, which gets them as well. See ../spec.cue.
+// A client opens a bidirectional stream and sends a line, "publish NAME" or "subscribe NAME"; the server answers "ok".
+// Any QUIC client can. For clients that ask for null protection (quic.Hooks), the kernel does most of the work: it
+// copies the publisher's packets to the subscribers before they reach the server, which gets them too (../spec.cue).
 //
 //	server.go      the server: sockets, feeds, and the ring of events
 //	conn.go        connections: the library's hooks, requests, addresses and connection IDs
@@ -17,14 +17,14 @@
 //
 // # Who sends what
 //
-// For each copy the kernel writes a record, without which there is no copy. The records of a packet are in the ring before
-// the packet reaches the socket, and the server reads the ring before it handles what it has received. So when the library
-// hands over a STREAM frame, the records say which subscribers got it from the kernel. The others get it from user space, or
-// not at all: then the stream is reset. To reset a stream, user space has the kernel withhold it, waits until no program
-// can be sending any more of it, reads the ring, and so knows its final size.
+// For each copy the kernel writes a record, without which there is no copy. The records of a packet are in the ring
+// before the packet reaches the socket, and the server reads the ring before it handles what it has received. So when
+// the library hands over a STREAM frame, the records say which subscribers got it from the kernel. The others get it
+// from user space, or not at all: then the stream is reset. To reset a stream, user space has the kernel withhold it,
+// waits until no program can be sending any more of it, reads the ring, and so knows its final size.
 //
-// All numbers are shared: packet numbers are drawn from one counter by the kernel's programs and by the library, stream IDs
-// from one counter by the programs and by user space, and flow control credit is leased (credit.go). The library learns of
-// the kernel's copies before it handles an ACK, so that congestion control and loss detection include them. What was lost is
-// sent again by the library, from the cache.
+// All numbers are shared: packet numbers are drawn from one counter by the kernel's programs and by the library, stream
+// IDs from one counter by the programs and by user space, and flow control credit is leased (credit.go). The library
+// learns of the kernel's copies before it handles an ACK, so that congestion control and loss detection include them.
+// What was lost is sent again by the library, from the cache.
 package server

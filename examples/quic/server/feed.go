@@ -10,8 +10,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
-// A feed is what one publisher at a time sends to its subscribers. Its streams are numbered from one publisher to the next:
-// a publisher's stream IDs are added to where the one before has ended.
+// A feed is what one publisher at a time sends to its subscribers. Its streams are numbered from one publisher to the
+// next: a publisher's stream IDs are added to where the one before has ended.
 type feed struct {
 	server *Server
 	name   string

@@ -83,15 +83,18 @@ func newBed(t *testing.T, o options) *bed {
 	b.check(errors.Join(errs[:]...))
 	b.in = testlink.Start(t, b.net, b.relay, "in", b.publishers, "eth0", o.in)
 	b.out = testlink.Start(t, b.net, b.relay, "out", b.users, "eth0", o.out)
-	b.check(errors.Join(b.in.A.AddAddr("10.1.0.1/24"), b.in.B.AddAddr("10.1.0.2/24"), b.in.B.AddRoute("0.0.0.0/0", "10.1.0.1"),
-		b.out.A.AddAddr("10.2.0.1/24"), b.out.B.AddAddr("10.2.0.2/24"), b.out.B.AddRoute("0.0.0.0/0", "10.2.0.1"),
-		b.in.A.AddNeighbour(netip.MustParseAddr("10.1.0.2"), b.in.B.MAC), b.in.B.AddNeighbour(netip.MustParseAddr("10.1.0.1"), b.in.A.MAC),
-		b.out.A.AddNeighbour(netip.MustParseAddr("10.2.0.2"), b.out.B.MAC), b.out.B.AddNeighbour(netip.MustParseAddr("10.2.0.1"), b.out.A.MAC)))
+	join := func(l *testlink.Link, relay, other string) error {
+		return errors.Join(l.A.AddAddr(relay+"/24"), l.B.AddAddr(other+"/24"), l.B.AddRoute("0.0.0.0/0", relay),
+			l.A.AddNeighbour(netip.MustParseAddr(other), l.B.MAC),
+			l.B.AddNeighbour(netip.MustParseAddr(relay), l.A.MAC))
+	}
+	b.check(errors.Join(join(b.in, "10.1.0.1", "10.1.0.2"), join(b.out, "10.2.0.1", "10.2.0.2")))
 	var cancel context.CancelFunc
 	b.ctx, cancel = context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	b.config = Config{
-		Address: address, TLS: secrets(), Interfaces: []string{"in", "out"}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Address: address, TLS: secrets(), Interfaces: []string{"in", "out"},
+		Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	if o.change != nil {
 		o.change(&b.config)
@@ -329,9 +332,10 @@ func pace(next *time.Time, rate int) {
 func (b *bed) await(v *viewer, streams int) {
 	b.Helper()
 	got := func() bool { return int(v.whole.Load()+v.reset.Load()+v.wrong.Load()) >= streams }
-	if err := testnet.Until(5*time.Second, "all streams", func() bool { return got() || v.Context().Err() != nil }); err != nil || !got() {
-		b.Errorf("%d streams whole, %d reset, %d wrong, of %d; %v, %v", v.whole.Load(), v.reset.Load(), v.wrong.Load(), streams, err,
-			context.Cause(v.Context()))
+	err := testnet.Until(5*time.Second, "all streams", func() bool { return got() || v.Context().Err() != nil })
+	if err != nil || !got() {
+		b.Errorf("%d streams whole, %d reset, %d wrong, of %d; %v, %v",
+			v.whole.Load(), v.reset.Load(), v.wrong.Load(), streams, err, context.Cause(v.Context()))
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"net"
 	"net/netip"
 	"slices"
 	"testing"
@@ -99,7 +98,8 @@ func TestRebinding(t *testing.T) {
 			b.check(v.SendDatagram([]byte("from elsewhere")))
 			go func() {
 				_ = testnet.Until(time.Second, "the row", func() bool {
-					return slices.Contains(remotes(), addrPort(to.LocalAddr())) || remotes()[0].Port() == uint16(to.LocalAddr().(*net.UDPAddr).Port)
+					at := addrPort(to.LocalAddr())
+					return slices.Contains(remotes(), at) || remotes()[0].Port() == at.Port()
 				})
 				t.Logf("the receiver has moved after %v", time.Since(moved))
 			}()
@@ -139,7 +139,9 @@ func TestResets(t *testing.T) {
 			t.Errorf("%d streams are whole, %d were reset", v.whole.Load(), v.reset.Load())
 		}
 	}
-	b.check(testnet.Until(5*time.Second, "the publisher is gone", func() bool { return !b.server.Stats()[0].Publisher }))
+	b.check(testnet.Until(5*time.Second, "the publisher is gone", func() bool {
+		return !b.server.Stats()[0].Publisher
+	}))
 	b.play(b.publish(true, nil), plan{first: 100, streams: 20, objects: 20, rate: 1000})
 	for _, v := range viewers {
 		b.await(v, 61)
@@ -161,7 +163,8 @@ func TestStock(t *testing.T) {
 		st := b.server.Stats()[0]
 		for i, u := range st.Subscribers {
 			if share := u.KernelBytes * 100 / 500_000; (share > 50) != (fast && i == 0) || u.DroppedBytes > 0 {
-				t.Errorf("the publisher fast: %v, subscriber %d: the kernel's share is %d%%, %d bytes were dropped", fast, i, share, u.DroppedBytes)
+				t.Errorf("the publisher fast: %v, subscriber %d: the kernel's share is %d%%, %d bytes were dropped",
+					fast, i, share, u.DroppedBytes)
 			}
 		}
 	}
@@ -195,8 +198,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestSlow has a subscriber whose link takes 2 Mbit/s, beside one whose link takes 100 Mbit/s, of 8 Mbit/s. The fast one
-// gets all. What the slow one doesn't get is of the least urgent level in use.
+// TestSlow has a subscriber whose link takes 2 Mbit/s, beside one whose link takes 100 Mbit/s, of 8 Mbit/s. The fast
+// one gets all. What the slow one doesn't get is of the least urgent level in use.
 func TestSlow(t *testing.T) {
 	out := delayed()
 	out.FromA.Rate = 100_000_000
@@ -206,7 +209,8 @@ func TestSlow(t *testing.T) {
 	config := delayed()
 	config.FromA.Rate = 2_000_000
 	slow := testlink.Start(t, b.net, b.relay, "slow", far, "eth0", config)
-	b.check(errors.Join(slow.A.AddAddr("10.3.0.1/24"), slow.B.AddAddr("10.3.0.2/24"), slow.B.AddRoute("0.0.0.0/0", "10.3.0.1")))
+	b.check(errors.Join(slow.A.AddAddr("10.3.0.1/24"), slow.B.AddAddr("10.3.0.2/24"),
+		slow.B.AddRoute("0.0.0.0/0", "10.3.0.1")))
 	b.check(b.server.relay.Acks.Attach("slow"))
 	fast, narrow := b.subscribe(true, wide()), b.subscribeFrom(b.socket(far), true, wide())
 	p := plan{streams: 400, objects: 10, rate: 1000, level: func(i int) int8 { return int8(i % levels) }}

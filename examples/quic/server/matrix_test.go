@@ -96,8 +96,8 @@ func (c cell) test(t *testing.T) {
 	for i, s := range c.streams(b, p, viewers) {
 		sent := s.KernelBytes + s.UserBytes
 		if s.Waiting > 0 || sent+s.DroppedBytes != uint64(c.objects*size) {
-			t.Errorf("subscriber %d: of %d objects, %d bytes were sent by the kernel, %d by user space, %d were dropped and %d "+
-				"wait", i, c.objects, s.KernelBytes, s.UserBytes, s.DroppedBytes, s.Waiting)
+			t.Errorf("subscriber %d: of %d objects, %d bytes were sent by the kernel, %d by user space, "+
+				"%d were dropped and %d wait", i, c.objects, s.KernelBytes, s.UserBytes, s.DroppedBytes, s.Waiting)
 		}
 		kernel, all = kernel+s.KernelBytes, all+sent
 	}

@@ -142,8 +142,8 @@ func (r *receiver) withhold(number uint64) error {
 	return nil
 }
 
-// finished frees what the kernel keeps of streams that are over. A packet that comes late must not be taken for one of a
-// new stream: so the kernel forwards no stream before the first one that isn't over, and rows go with the next call.
+// finished frees what the kernel keeps of streams that are over. A packet that comes late must not be taken for one of
+// a new stream: so the kernel forwards no stream before the first one that isn't over, and rows go with the next call.
 func (r *receiver) finished(numbers []uint64, floor uint64) (left []uint64) {
 	for _, number := range r.over {
 		_ = r.v.Streams.Delete(number) // it may have none

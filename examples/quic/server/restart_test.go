@@ -38,9 +38,9 @@ func serve(pins string) {
 	select {}
 }
 
-// TestKilled kills the server while a publisher sends. Until the server's lease ends the kernel goes on, then nothing is
-// relayed. A successor takes over what the kernel has, and tells the clients that their connections are gone; they come
-// again. No stream is wrong, and none stays open.
+// TestKilled kills the server while a publisher sends. Until the server's lease ends the kernel goes on, then nothing
+// is relayed. A successor takes over what the kernel has, and tells the clients that their connections are gone; they
+// come again. No stream is wrong, and none stays open.
 func TestKilled(t *testing.T) {
 	needs.Root(t)
 	dir := t.TempDir() // a program that runs in a namespace has a /sys of its own

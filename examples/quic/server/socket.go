@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is read
-// up to where it stood then. The kernel's program has written its records of a datagram when the datagram reaches the
-// socket, so whoever handles it knows all its copies; and whoever handles an ACK knows the copies that it is for.
+// A socket is the UDP socket of all connections. Before a datagram that it received is handled, the ring of events is
+// read up to where it stood then. The kernel's program has written its records of a datagram when the datagram reaches
+// the socket, so whoever handles it knows all its copies; and whoever handles an ACK knows the copies that it is for.
 type socket struct {
 	*net.UDPConn
 	batch *ipv4.PacketConn
 	drain func()
-	// gather reports whether the kernel sends to all subscribers: then datagrams wait for others, and are handled together.
+	// gather reports whether the kernel sends to all subscribers: then datagrams are handled together, after a wait.
 	gather func() bool
 	all    bool // the last call read all there was
 }

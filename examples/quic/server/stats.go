@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// SubscriberStats say what a subscriber was sent. Each byte of data is counted once: as sent by the kernel, as given to the
-// library by user space, or as dropped.
+// SubscriberStats say what a subscriber was sent. Each byte of data is counted once: as sent by the kernel, as given to
+// the library by user space, or as dropped.
 type SubscriberStats struct {
 	KernelPackets      uint64 // copies of packets with a STREAM frame
 	KernelBytes        uint64

@@ -37,7 +37,7 @@ type kernel interface {
 	name(number uint64) (id quic.StreamID, ok bool)                       // a stream's ID, if it has one
 	setName(number uint64, id quic.StreamID) (now quic.StreamID, ok bool) // gives it one, unless it has
 	forwards(number uint64) bool                                          // whether it sends packets of a stream
-	finished(numbers []uint64, floor uint64) (left []uint64)              // streams that are over, and the first one that isn't
+	finished(numbers []uint64, floor uint64) (left []uint64)              // what is over, and the first that isn't
 	withhold(number uint64) error                                         // a stream
 	setPath(largestAcked int64, size int)
 	stop()
@@ -192,7 +192,7 @@ func (u *subscriber) pump(now time.Time) {
 	u.lighten(now)
 }
 
-// take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data isn't kept any more.
+// take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data is gone.
 func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok bool) {
 	o := p.of
 	u.queued -= int(p.to - p.from)
@@ -251,8 +251,8 @@ func (u *subscriber) lost(c copied) []quic.StreamData {
 	return parts
 }
 
-// lighten drops what has waited for too long, and of what is too much the least urgent. If something urgent has waited for
-// too long, what is less urgent waits in vain.
+// lighten drops what has waited for too long, and of what is too much the least urgent. If something urgent has waited
+// for too long, what is less urgent waits in vain.
 func (u *subscriber) lighten(now time.Time) {
 	old := levels
 	for level := range u.queue {

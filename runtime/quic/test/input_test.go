@@ -165,8 +165,10 @@ func TestDatagrams(t *testing.T) {
 	server := &quic.Hooks{NullProtection: true, Levels: 4, Datagram: func(d quic.ReceivedDatagram) {
 		got <- fmt.Sprintf("%s %v %v", d.Data, d.Level <= 0, d.Number == number.Load())
 	}}
-	l := connect(t, options{server: server, client: &quic.Hooks{NullProtection: true, LongNumbers: true}, serverConfig: wide(),
-		clientConfig: wide()})
+	l := connect(t, options{
+		server: server, client: &quic.Hooks{NullProtection: true, LongNumbers: true},
+		serverConfig: wide(), clientConfig: wide(),
+	})
 	l.serverSocket.tap(nil, func(b []byte) bool {
 		if bytes.Contains(b, []byte("datagram")) {
 			number.Store(uint64(binary.BigEndian.Uint32(b[9:])))
@@ -263,7 +265,8 @@ func TestLoneStreamFrames(t *testing.T) {
 	for _, lone := range []bool{true, false} {
 		sent := &several{}
 		l := connect(t, options{
-			client: &quic.Hooks{LoneStreamFrames: lone}, serverConfig: wide(), clientConfig: &quic.Config{Tracer: sent.trace},
+			client:       &quic.Hooks{LoneStreamFrames: lone},
+			serverConfig: wide(), clientConfig: &quic.Config{Tracer: sent.trace},
 		})
 		n := 0
 		l.serverSocket.tap(nil, func([]byte) bool {
