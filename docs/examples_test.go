@@ -22,7 +22,9 @@ const (
 	top   = "name: \"example\"\nEXAMPLE\n"
 	field = "name: \"example\"\nheaders: msg: fields: [\n\tEXAMPLE\n\t{name: \"more\", bits: 64}]\n"
 	turn  = `
-headers: channel_data: fields: [{name: "number", bits: 16, is: >=0x4000 & <=0x7FFF}, {name: "length", bits: 16, counts: "payload", slack: 3}]
+headers: channel_data: fields: [
+	{name: "number", bits: 16, is: >=0x4000 & <=0x7FFF}, {name: "length", bits: 16, counts: "payload", slack: 3},
+]
 sessions: channel: {
 	fields: {client: "endpoint", server: "endpoint", number: "u16", relayed: "endpoint", peer: "endpoint"}
 	rows: {
@@ -32,13 +34,17 @@ sessions: channel: {
 }
 `
 	viewers = `
-groups: viewers: {key: server: "endpoint", receiver: {local: "endpoint", remote: "endpoint", credits: "credit[priority]"}}
+groups: viewers: {
+	key: server: "endpoint"
+	receiver: {local: "endpoint", remote: "endpoint", credits: "credit[priority]"}
+}
 priority: {levels: 8, from: "ip.dscp >> 3"}
 `
 	rtp = `
 headers: rtp: fields: [
-	{name: "version", bits: 2, is: 2}, {name: "reserved", bits: 2}, {name: "csrcs", bits: 4}, {name: "words", bits: 8}, {name: "sequence", bits: 16},
-	{name: "csrc_list", bytes: "csrcs * 4", max: 60}, {name: "extensions", bytes: "words * 4", max: 128, elements: [{id: 4, bias: 1, pad: 0, stop: 15}]},
+	{name: "version", bits: 2, is: 2}, {name: "reserved", bits: 2}, {name: "csrcs", bits: 4}, {name: "words", bits: 8},
+	{name: "sequence", bits: 16}, {name: "csrc_list", bytes: "csrcs * 4", max: 60},
+	{name: "extensions", bytes: "words * 4", max: 128, elements: [{id: 4, bias: 1, pad: 0, stop: 15}]},
 ]
 events: sent: fields: number: "u16"
 `
@@ -64,7 +70,10 @@ programs: to_peer: {
 	stack: ["eth", "ip", "udp", "channel_data"]
 	when: "udp.dst_port == setting.port"
 	lookup: {s: sources: ["ip.src"], f: flows: ["udp.src"]}
-	do: [{emit: sent: sequence: "channel_data.number"}, {fan_out: {group: subscribers: ["udp.dst_port"], each: [{send: {from: "r.local", to: "r.remote"}}]}}]
+	do: [
+		{emit: sent: sequence: "channel_data.number"},
+		{fan_out: {group: subscribers: ["udp.dst_port"], each: [{send: {from: "r.local", to: "r.remote"}}]}},
+	]
 }
 tests: "example": {
 	program: "to_peer"
@@ -95,7 +104,8 @@ var frames = map[diag.Code]string{
 	"FR0201": program(turn, toTurn, `do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}]`),
 	"FR0202": program("", udp, ""),
 	"FR0203": top +
-		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: f: flows: ["tag.id"], do: [{send: {from: "udp.dst", to: "f.peer"}}]}`,
+		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "tag"], lookup: f: flows: ["tag.id"], ` +
+		`do: [{send: {from: "udp.dst", to: "f.peer"}}]}`,
 	"FR0204": top, "FR0205": top,
 	"FR0206": "name: \"example\"\nprograms: p: {hook: \"tc/ingress\", do: [\"pass\"]\n\tEXAMPLE\n}\n",
 	"FR0207": "name: \"example\"\nheaders: {x: fields: [{name: \"kind\", bits: 8, is: 1}], y: fields: [{name: " +
@@ -131,7 +141,8 @@ var frames = map[diag.Code]string{
 	"FR0226": top + `programs: p: {hook: "tc/ingress", stack: ["eth", "ip"], do: ["pass"]}`,
 	"FR0227": program(rtp, udp+`, "rtp"`, ""),
 	"FR0240": top +
-		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", do: ["pass"]}`,
+		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", ` +
+		`do: ["pass"]}`,
 	"FR0241": whole,
 
 	"FR0301": strings.Replace(tested(""), "tests: \"example\": {\n\tprogram: \"to_peer\"\n\t\n\tEXAMPLE\n}\n",

@@ -38,7 +38,8 @@ var (
 		`stack: ["eth", "udp"]`, `stack: ["eth", "ip", "udp"]`)
 	codePaths = diag.Define("FR0207", "too many paths",
 		"Alternatives and optional headers multiply: a stack may allow at most 64 sequences of headers.",
-		`stack: ["eth", "vlan?", "ip", "udp", {a: ["x", "y"]}, {b: ["x", "y"]}, {c: ["x", "y"]}, {d: ["x", "y"]}, {e: ["x", "y"]}]`, `stack: ["eth", "ip", "udp", {a: ["x", "y"]}]`)
+		`stack: ["eth", "vlan?", "ip", "udp", {a: ["x", "y"]}, {b: ["x", "y"]}, {c: ["x", "y"]}, {d: ["x", "y"]}, `+
+			`{e: ["x", "y"]}]`, `stack: ["eth", "ip", "udp", {a: ["x", "y"]}]`)
 	codeKey = diag.Define("FR0208", "a key that doesn't match its table",
 		"A lookup gives one expression for each member of the table's key, in its order and of its type.",
 		`lookup: ch: by_peer: ["udp.src"]`, `lookup: ch: by_peer: ["udp.src", "udp.dst"]`)
@@ -100,8 +101,10 @@ var (
 		"A fan-out sends copies of a packet that itself continues unmodified: it runs at tc/ingress, ends its\n"+
 			"rule, and nothing in the rule changes the packet. Copies are rewritten in place, so headers are\n"+
 			"neither pushed nor popped. A copy is sent to an endpoint of the receiver's row `r`.",
-		`do: [{set: "ip.dscp": 46}, {fan_out: {group: viewers: ["udp.dst"], each: [{send: {from: "r.local", to: "r.remote"}}]}}]`,
-		`do: [{fan_out: {group: viewers: ["udp.dst"], each: [{set: "ip.dscp": 46}, {send: {from: "r.local", to: "r.remote"}}]}}]`)
+		`do: [{set: "ip.dscp": 46}, {fan_out: {group: viewers: ["udp.dst"], each: [{send: {from: "r.local", `+
+			`to: "r.remote"}}]}}]`,
+		`do: [{fan_out: {group: viewers: ["udp.dst"], each: [{set: "ip.dscp": 46}, {send: {from: "r.local", `+
+			`to: "r.remote"}}]}}]`)
 	codeAdmit = diag.Define("FR0223", "a credit that can't be spent this way",
 		"`admit` spends a value of type credit or bucket. Its rule must send the packet or pass it to the\n"+
 			"stack.",

@@ -32,14 +32,19 @@ func TestReasonNames(t *testing.T) {
 			senders: {key: from: "ip", value: {budget: "credit", to: "endpoint"}}
 			layer: {key: from: "ip", value: way: "next_hop"}
 		}
-		groups: listeners: {key: server: "endpoint", receiver: {local: "endpoint", remote: "endpoint", budget: "credit"}}
+		groups: listeners: {
+			key: server: "endpoint"
+			receiver: {local: "endpoint", remote: "endpoint", budget: "credit"}
+		}
 		programs: spread: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], rules: [RULES]}`
 	rules := []string{
 		`{match: "udp.dst_port": 1, do: [{fan_out: {group: listeners: ["udp.dst"], rules: [
 			{match: "udp.src_port": 1, do: [{drop: "layer"}]},
-			{match: "udp.src_port": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "r.budget", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]},
+			{match: "udp.src_port": 2, lookup: s: senders: ["ip.src"]
+				do: [{admit: {credit: "r.budget", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]},
 		]}}]}`,
-		`{match: "udp.dst_port": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.budget", cost: 1}}, {send: {from: "udp.dst", to: "s.to"}}]}`,
+		`{match: "udp.dst_port": 2, lookup: s: senders: ["ip.src"]
+			do: [{admit: {credit: "s.budget", cost: 1}}, {send: {from: "udp.dst", to: "s.to"}}]}`,
 		`{match: "udp.dst_port": 3, do: [{drop: "layer"}]}`,
 		`{match: "udp.dst_port": 4, do: [{drop: "no_route"}]}`,
 		`{match: "udp.dst_port": 5, lookup: l: layer: ["ip.src"], do: [{send: via: "l.way"}]}`,

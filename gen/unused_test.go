@@ -36,7 +36,10 @@ programs: {
 		hook: "tc/ingress"
 		stack: ["eth", "ip", "udp", "in_stack"]
 		lookup: x: by_program: ["udp.src"]
-		rules: [{lookup: y: by_rule: ["udp.src"], when: "setting.least > y.n", do: ["pass"]}, {do: [{learn: learned: {key: ["udp.src"], value: [1]}}, "pass"]}]
+		rules: [
+			{lookup: y: by_rule: ["udp.src"], when: "setting.least > y.n", do: ["pass"]},
+			{do: [{learn: learned: {key: ["udp.src"], value: [1]}}, "pass"]},
+		]
 	}
 	q: {
 		hook: "tc/ingress"

@@ -62,7 +62,10 @@ name: "own"
 headers: {
 	tudp: {
 		after: {ipv4: protocol: 17}
-		fields: [{name: "src_port", bits: 16}, {name: "dst_port", bits: 16, is: 5555}, {name: "length", bits: 16, counts: "all"}, {name: "sum", bits: 16}]
+		fields: [
+			{name: "src_port", bits: 16}, {name: "dst_port", bits: 16, is: 5555},
+			{name: "length", bits: 16, counts: "all"}, {name: "sum", bits: 16},
+		]
 	}
 	tun: fields: [{name: "id", bytes: %d}]
 }

@@ -51,7 +51,10 @@ programs: {
 		hook: "tc/ingress"
 		stack: ["eth", "ipv4", "udp", "tag"]
 		lookup: r: by_owner: ["tag.owner"]
-		do: [{set: {"tag.a": "r.a", "tag.b": "r.b", "tag.c": "r.c", "tag.d": "r.d"}}, {send: {from: "r.from", to: "r.to"}}]
+		do: [
+			{set: {"tag.a": "r.a", "tag.b": "r.b", "tag.c": "r.c", "tag.d": "r.d"}},
+			{send: {from: "r.from", to: "r.to"}},
+		]
 	}
 	table: {
 		hook: "tc/ingress"
@@ -74,7 +77,10 @@ programs: {
 	teach: {
 		hook: "tc/ingress"
 		stack: ["eth", "ipv4", "udp", "tag"]
-		do: [{learn: learned: {key: ["tag.owner"], value: ["tag.owner", "tag.owner", "tag.owner", "tag.owner"]}}, "pass"]
+		do: [
+			{learn: learned: {key: ["tag.owner"], value: ["tag.owner", "tag.owner", "tag.owner", "tag.owner"]}},
+			"pass",
+		]
 	}
 }
 `

@@ -27,7 +27,8 @@ var locals = strings.Fields(
 
 // ours are the beginnings of names that have a meaning at file scope.
 var ours = regexp.MustCompile(
-	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved|headers)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
+	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved|` +
+		`headers)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
 
 // atFileScope matches what the helpers define: macros, functions, and pointers to the kernel's.
 var atFileScope = regexp.MustCompile(`(?m)^#define (\w+)|^\w[\w *]*?\b(\w+)\(|^static [^(]*\(\*(\w+)\)`)

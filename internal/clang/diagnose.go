@@ -109,7 +109,8 @@ func programIn(err error) string {
 var (
 	insnPattern = regexp.MustCompile(`^(\d+): (?:\([0-9a-f]{2}\)|R\d)`)
 	noise       = regexp.MustCompile(
-		`^(;|\d+: |from \d+|processed |verification time|stack depth|mark_precise|regs=|R\d+(_w)?=|last_idx|parent |\s*frame\d|caller:|callee:|returning from|to caller|max_states|-- )`)
+		`^(;|\d+: |from \d+|processed |verification time|stack depth|mark_precise|regs=|R\d+(_w)?=|last_idx|parent |` +
+			`\s*frame\d|caller:|callee:|returning from|to caller|max_states|-- )`)
 )
 
 // reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" where the kernel

@@ -28,9 +28,9 @@ func (a *app) buildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build SPEC",
 		Short: "Compile a spec: write its C, its object and its Go package",
-		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder beside the
-spec. The folder has the name of the Go package; with -o, the package has the name of the folder. Files of an earlier
-build that are no longer needed are removed; files that no build has written are never changed.
+		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder
+beside the spec. The folder has the name of the Go package; with -o, the package has the name of the folder. Files of an
+earlier build that are no longer needed are removed; files that no build has written are never changed.
 
 Warnings (unused declarations) go to standard error, also with -q, and don't stop the build.
 

@@ -25,30 +25,34 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run SPEC {--attach PROGRAM=INTERFACE | --traffic}",
 		Short: "Load and attach a relay, and show its counters until it is stopped",
-		Long: `Compiles the spec in memory, loads it, opens the given sessions and groups of receivers, attaches the given
-programs, and shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay.
+		Long: `Compiles the spec in memory, loads it, opens the given sessions and groups of receivers, attaches the
+given programs, and shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay.
 
 With --traffic the relay runs in a network namespace between two others, client and peer, which send the packets of the
 spec's tests in turn. It has the settings, sessions, rows and groups of the tests, unless some are given; a test that
 contradicts an earlier one is left out. Credits are topped up once a second. Packets that arrive at client and peer are
 counted, too. Nothing outside of the namespaces is changed.
 
-On a terminal the counters are updated in place; otherwise there is one line a second. With --events, standard output has
-the records that programs emit, one in each line, and the counters go to standard error. With --format json both are
-JSON, one object in each line: records have "event", counters have "programs", and the first line of standard error has
-"attached".
+On a terminal the counters are updated in place; otherwise there is one line a second. With --events, standard output
+has the records that programs emit, one in each line, and the counters go to standard error. With --format json both
+are JSON, one object in each line: records have "event", counters have "programs", and the first line of standard error
+has "attached".
 
-Receivers with the same key are one group, in the given order. The key is before the slash. The value of a counter is its
-first number (default: 0), of a credit its limit, of a bucket units a second and a burst (125000/30000); credits for each
-priority level all get the same value.`,
+Receivers with the same key are one group, in the given order. The key is before the slash. The value of a counter is
+its first number (default: 0), of a credit its limit, of a bucket units a second and a burst (125000/30000); credits for
+each priority level all get the same value.`,
 		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
   sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
-      --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
+      --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 ` +
+			`relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
   sudo fastrelay-gen run examples/gate/spec.cue --attach gate=eth0 --set quota=2 --row 'sources=addr=198.51.100.7'
-  sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'
+  sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 ` +
+			`--row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'
   sudo fastrelay-gen run spec.cue --attach spread=eth0 --events \
-      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.2:6000 credit=1000000' \
-      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.3:6000 credit=1000000'`,
+      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.2:6000 ` +
+			`credit=1000000' \
+      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.3:6000 ` +
+			`credit=1000000'`,
 		Args: exactly("SPEC"), ValidArgsFunction: specFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.setFormat(opt.format); err != nil {

@@ -26,9 +26,9 @@ func (a *app) testCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test SPEC...",
 		Short: "Run the tests of specs, in the model or in the kernel",
-		Long: `Runs the tests of a spec. A test has the state before, a packet, and the expected result. The reference model
-needs no rights. With --kernel, the tests run in the model and then in the kernel, with the compiled program (root). Tests that
-can't run in the kernel (a VLAN tag in the metadata, a route) are listed, and run in the model only.
+		Long: `Runs the tests of a spec. A test has the state before, a packet, and the expected result. The reference
+model needs no rights. With --kernel, the tests run in the model and then in the kernel, with the compiled program
+(root). Tests that can't run in the kernel (a VLAN tag in the metadata, a route) are listed, and run in the model only.
 
 Exit status 1 if a test fails.`,
 		Example: `  fastrelay-gen test examples/turn/spec.cue

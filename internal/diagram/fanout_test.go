@@ -11,10 +11,13 @@ import (
 
 const relay = `
 name: "fan"
-headers: media: fields: [{name: "level", bits: 8}, {name: "number", bits: 16}, {name: "words", bits: 8}, {name: "list", bytes: "words * 4", max: 64, elements: [
-	{when: "level < 3", id: 4, bias: 1, pad: 0, stop: 15},
-	{id: 8, pad: 0},
-]}]
+headers: media: fields: [
+	{name: "level", bits: 8}, {name: "number", bits: 16}, {name: "words", bits: 8},
+	{name: "list", bytes: "words * 4", max: 64, elements: [
+		{when: "level < 3", id: 4, bias: 1, pad: 0, stop: 15},
+		{id: 8, pad: 0},
+	]},
+]
 priority: {levels: 4, from: "low(media.level, 2)"}
 groups: subscribers: {
 	key: {server: "endpoint"}

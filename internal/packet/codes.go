@@ -21,6 +21,7 @@ var (
 	codeUnbuildable = diag.Define("FR0313", "a packet that can't be built",
 		"The fields of a packet contradict each other: a field is given whose condition is false, or a length\n"+
 			"can't be expressed in its unit. To test such a packet, write the frame in hexadecimal digits.",
-		`packet: [{eth: {}}, {ipv4: {}}, {tcp: {options: "0101"}}] // the length of the header is counted in units of 4 bytes`,
+		`packet: [{eth: {}}, {ipv4: {}}, {tcp: {options: "0101"}}] `+
+			`// the length of the header is counted in units of 4 bytes`,
 		`packet: [{eth: {}}, {ipv4: {}}, {tcp: {options: "01010101"}}]`)
 )

@@ -13,7 +13,8 @@ import (
 const rtp = `
 name: "rtp"
 headers: rtp: fields: [
-	{name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", bits: 1}, {name: "csrcs", bits: 4},
+	{name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", bits: 1},
+	{name: "csrcs", bits: 4},
 	{name: "marker", bits: 1}, {name: "payload_type", bits: 7},
 	{name: "sequence", bits: 16}, {name: "timestamp", bits: 32}, {name: "ssrc", bits: 32},
 	{name: "csrc_list", bytes: "csrcs * 4", max: 60},

@@ -219,7 +219,8 @@ program out tc/ingress
           alloc id = r.next += 4
         copy copied through r.hop_to (IPv4) else decline declined
           emit sent{number: 5} to r else decline declined
-          admit 5 from r.credit[5] above 5 else decline declined, contended: decline declined, refused: count r.next += 5
+          admit 5 from r.credit[5] above 5 else decline declined, ` +
+		`contended: decline declined, refused: count r.next += 5
           alloc id = r.next += 1
           let width = pick(r?, uint(most in width), varint(5 in width))
           rewrite in place, l2 0, front 0 -> 0

@@ -130,7 +130,10 @@ func TestDifferences(t *testing.T) {
 			"counter no_by_peer: got 1, want 2"},
 		{
 			"row", `expect: up: "no_by_peer"`,
-			`expect: {up: "no_by_peer", rows: [{by_peer: {peer: "203.0.113.9:7000", relayed: "192.0.2.1:50000", number: 5}}]}`, "table by_peer, number: got 16385, want 5",
+			`expect: {up: "no_by_peer", rows: [{
+				by_peer: {peer: "203.0.113.9:7000", relayed: "192.0.2.1:50000", number: 5}
+			}]}`,
+			"table by_peer, number: got 16385, want 5",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -165,6 +168,8 @@ func TestDifferences(t *testing.T) {
 
 // Mistakes in tests are reported at their place, each with its code.
 func TestMistakes(t *testing.T) {
+	const channel = `{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", number: 0x4001, ` +
+		`relayed: "192.0.2.1:50000", peer: "203.0.113.9:7000"}}`
 	for _, c := range []struct {
 		name, old, new string
 		code           diag.Code
@@ -197,8 +202,8 @@ func TestMistakes(t *testing.T) {
 		{"packet value", "ports, {channel_data: number: 0x4001}", "ports, {channel_data: number: 0x14001}", "FR0312",
 			`channel_data.number: 81921 doesn't fit into its 16 bits`},
 		{"two of a key",
-			`let open = [{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", number: 0x4001, relayed: "192.0.2.1:50000", peer: "203.0.113.9:7000"}}]`,
-			`let one = {channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", number: 0x4001, relayed: "192.0.2.1:50000", peer: "203.0.113.9:7000"}}` + "\nlet open = [one, one]", "FR0307", `two rows of table "by_channel" have the same key`},
+			"let open = [" + channel + "]", "let one = " + channel + "\nlet open = [one, one]", "FR0307",
+			`two rows of table "by_channel" have the same key`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, plan := edited(t, c.old, c.new)

@@ -25,7 +25,8 @@ func object(t *testing.T) []byte {
 	const text = `
 struct lease { __u64 deadline, now, changes, storing; };
 struct count { __u64 packets, bytes; };
-#define ARRAY(n, t, v, f) struct { __uint(type, t); __uint(map_flags, f); __uint(max_entries, 1); __type(key, __u32); __type(value, v); } n SEC(".maps")
+#define ARRAY(n, t, v, f) struct { __uint(type, t); __uint(map_flags, f); __uint(max_entries, 1); \
+	__type(key, __u32); __type(value, v); } n SEC(".maps")
 ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, struct lease, BPF_F_MMAPABLE);
 ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, struct count, 0);
 ARRAY(fr_named, BPF_MAP_TYPE_PERCPU_ARRAY, __u64, 0);
@@ -167,7 +168,8 @@ func TestReceivers(t *testing.T) {
 		`fastrelay_receiver_bytes_total{relay="fan",group="subs",key="id=0x7",receiver="1"} 60`,
 		`fastrelay_receiver_declined_total{relay="fan",group="subs",key="id=0x7",receiver="2"} 1`,
 		`fastrelay_receiver_failed_total{relay="fan",group="subs",key="id=0x7",receiver="2"} 0`,
-		`fastrelay_receiver_refused_total{relay="fan",group="subs",key="id=0x7",receiver="2",credit="credit",level="1"} 0`,
+		`fastrelay_receiver_refused_total{relay="fan",group="subs",key="id=0x7",receiver="2",` +
+			`credit="credit",level="1"} 0`,
 	} {
 		if !strings.Contains(b.String(), want+"\n") {
 			t.Errorf("no %s in\n%s", want, b.String())

@@ -53,7 +53,8 @@ func Run(args []string, stdout, stderr io.Writer) int {
 	flags.Func("listen", "`address:port` for tunnels and forwarded packets (proxy), or for clients (agent)",
 		address(&proxy.Listen))
 	flags.Func("proxy", "`address:port` of the proxy (agent)", address(&agent.Proxy))
-	flags.Func("target", "`prefix` that clients may reach, may be repeated (proxy); host:port (agent)", func(s string) error {
+	target := "`prefix` that clients may reach, may be repeated (proxy); host:port (agent)"
+	flags.Func("target", target, func(s string) error {
 		agent.Target = s
 		if part != "proxy" {
 			return nil

@@ -187,9 +187,11 @@ func TestParseSeries(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	r := &testkernel.Report{Lines: []testkernel.Line{
-		{Spec: "a", Check: "load"}, {Spec: "a", Check: "tests", Note: "12 tests"}, {Spec: "b", Check: "load", Failed: "no"},
+		{Spec: "a", Check: "load"}, {Spec: "a", Check: "tests", Note: "12 tests"},
+		{Spec: "b", Check: "load", Failed: "no"},
 		{Spec: "c", Check: "refuse", Note: "refused: old"}, {Spec: "d", Check: "refuse", Note: "refused: old"},
-		{Spec: "a", Check: "packets", Note: "30 packets"}, {Spec: "a", Check: "forward", Note: "8 packets forwarded by tcx"},
+		{Spec: "a", Check: "packets", Note: "30 packets"},
+		{Spec: "a", Check: "forward", Note: "8 packets forwarded by tcx"},
 	}}
 	want := "1 relays loaded, 12 tests, 30 random packets, 8 packets forwarded by tcx, 2 relays refused: old"
 	if got := r.Summary(); got != want {

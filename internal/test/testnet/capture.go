@@ -295,8 +295,8 @@ func CheckTshark(frames []Frame) error {
 	if err := errors.Join(WritePcap(file, complete), file.Close()); err != nil {
 		return err
 	}
-	const bad = `ip.checksum.status == "Bad" || ip.bogus_ip_length || udp.checksum.status == "Bad" || udp.checksum.zero || ` +
-		`udp.length.bad || udp.length.bad_zero`
+	const bad = `ip.checksum.status == "Bad" || ip.bogus_ip_length || udp.checksum.status == "Bad" || ` +
+		`udp.checksum.zero || udp.length.bad || udp.length.bad_zero`
 	args := []string{
 		"-n", "-r", file.Name(), "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-Y", bad,
 	}
