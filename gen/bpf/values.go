@@ -1,0 +1,302 @@
+package bpf
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// What a write function writes: the stores into the packet that leaves, and their values. A value is cut into scalars
+// that fit a register. Each is computed once, from the packet that came, and has a name.
+
+// cell is a store into the front of the packet that leaves.
+type cell struct {
+	scalar
+	off   ir.Off
+	width *ir.Var // only so many of its bytes are stored: the first ones, or (word) the last ones of a word
+	word  int
+	when  ir.Expr // nothing is stored where this doesn't hold; nil: it always is
+	note  string
+	pos   diag.Pos
+}
+
+// stores cuts the cells of the rewrite into stores. What is only copied is copied in as few as there are.
+func (w *writer) stores() (out []cell) {
+	for _, c := range w.rw.Stores {
+		off, note, value := c.Off, c.Note, c.Value
+		if c.Plain {
+			s := scalar{size: 8, code: w.expr(value), want: noted(note), le: true}
+			out = append(out, cell{s, off, c.Width, c.Size, c.If, note, c.Pos})
+			continue
+		}
+		if c.Width != nil {
+			value = &ir.Word{X: c.Value, Width: c.Width}
+		}
+		parts := w.wire(value, c.Size, c.Little)
+		for i, s := range parts {
+			if s.want = noted(c.Note); i > 0 {
+				s.want += fmt.Sprintf("_%d", off.Const-c.Off.Const)
+			}
+			out = append(out, cell{s, off, c.Width, 0, c.If, note, c.Pos})
+			off, note = plus(off, s.size), ""
+		}
+	}
+	for i := 0; i+1 < len(out); {
+		a, b := out[i], out[i+1]
+		both, ok := w.join(a.scalar, b.scalar)
+		if !ok || b.off != plus(a.off, a.size) || a.width != nil || b.width != nil {
+			i++
+			continue
+		}
+		if b.note != "" {
+			a.note += ", " + b.note
+		}
+		out = slices.Replace(out, i, i+2, cell{scalar: both, off: a.off, note: a.note, pos: a.pos})
+		i = max(i-1, 0)
+	}
+	return out
+}
+
+// least is how many bytes of a cell are stored at least.
+func (c *cell) least() int {
+	if c.when != nil {
+		return 0
+	}
+	if c.width != nil {
+		return 1
+	}
+	return c.size
+}
+
+// compute gives the values of all cells names.
+func (w *writer) compute() {
+	w.cells = w.stores()
+	for i := range w.cells {
+		c := &w.cells[i]
+		c.code = w.value(c.scalar, c.note, c.pos)
+	}
+}
+
+// scalar is a part of a value that fits a register, in the order of bytes that it has in the packet.
+type scalar struct {
+	size int
+	code string
+	lit  bool
+	v    uint64  // where lit
+	load *ir.Off // where it is a part of the packet that came, as it is
+	want string  // what it is called, where nothing better is known
+	le   bool    // little endian
+}
+
+// packet is a part of the packet that came.
+func (w *writer) packet(o ir.Off, size int) scalar {
+	return scalar{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.place(o)), load: &o}
+}
+
+// join makes one scalar of two, as large as both, that are constants or neighbours in the packet that came.
+func (w *writer) join(a, b scalar) (scalar, bool) {
+	if a.lit && b.lit && a.size == b.size && a.size <= 4 && !a.le && !b.le {
+		both := literal(reverse(a.v, a.size)<<(8*a.size)|reverse(b.v, b.size), 2*a.size, false)
+		both.want = a.want
+		return both, true
+	}
+	if a.load == nil || b.load == nil || a.size != b.size || a.size > 4 || *b.load != plus(*a.load, a.size) {
+		return scalar{}, false
+	}
+	both := w.packet(*a.load, 2*a.size)
+	both.want = a.want
+	return both, true
+}
+
+// wire cuts a value into scalars.
+func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
+	if e.Type().IsBytes() {
+		b := w.bytes(e)
+		from := 0
+		if e.Type().Kind == ir.Addr && size == 4 {
+			from = 12
+		} else if b.size != size {
+			w.fail("%d bytes are written as %d", b.size, size)
+			return nil
+		}
+		var out []scalar
+		done := 0
+		sizes := pieces(0, size)
+		if size == 16 && b.mem != "" && !b.ro && !w.inPlace { // in a copy, clang would keep more on the stack
+			sizes = []int{16}
+		}
+		for _, n := range sizes {
+			s := scalar{size: n, code: b.load(from+done, n)}
+			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
+				s = w.packet(plus(l.Off, done), n)
+				if s.want = "old_" + ident(l.Field); done > 0 {
+					s.want += fmt.Sprintf("_%d", done)
+				}
+			}
+			if b.fixed != nil {
+				s.lit, s.v = true, littleEndian(b.fixed[from+done:from+done+n])
+			}
+			out = append(out, s)
+			done += n
+		}
+		return out
+	}
+	switch size {
+	case 1, 2, 4, 8:
+	default:
+		w.fail("an integer of %d bytes", size)
+		return nil
+	}
+	switch e := e.(type) {
+	case *ir.Const:
+		return []scalar{literal(e.V, size, little)}
+	case *ir.Load:
+		if e.Bit == 0 && e.Bits == 8*size && (e.Little == little || size == 1) {
+			s := w.packet(e.Off, size)
+			s.want, s.le = "old_"+ident(e.Field), little
+			return []scalar{s}
+		}
+	}
+	if size == 1 || little {
+		return []scalar{{size: size, code: w.expr(e), le: little}}
+	}
+	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e))}}
+}
+
+// swaps are the macros that put an integer into the order of bytes that packets have.
+var swaps = map[int]string{2: "bpf_htons", 4: "bpf_htonl", 8: "bpf_cpu_to_be64"}
+
+// literal is a constant.
+func literal(v uint64, size int, little bool) scalar {
+	if size == 1 || little {
+		return scalar{size: size, code: number(v), lit: true, v: v, le: little}
+	}
+	return scalar{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], number(v)), lit: true, v: reverse(v, size)}
+}
+
+// reverse swaps the bytes of an integer of size bytes.
+func reverse(v uint64, size int) (out uint64) {
+	for range size {
+		out = out<<8 | v&0xff
+		v >>= 8
+	}
+	return out
+}
+
+func valueKey(s scalar) string { return fmt.Sprint(s.size, " ", s.code) }
+
+// value gives a scalar a name, unless it is a constant. One that was computed before keeps its name.
+func (w *writer) value(s scalar, note string, pos diag.Pos) string {
+	if s.lit {
+		return s.code
+	}
+	if w.inPlace {
+		if isCall(s.code) {
+			return s.code
+		}
+		return fmt.Sprintf("(%s)(%s)", wireType(s), s.code)
+	}
+	key := valueKey(s)
+	if name := w.values[key]; name != "" {
+		return name
+	}
+	want := s.want
+	if note != "" {
+		want = noted(note)
+	}
+	if want == "" {
+		want = "value"
+	}
+	name := w.take(want)
+	w.values[key] = name
+	w.stmt(pos, "%s %s = %s;", wireType(s), name, s.code)
+	return name
+}
+
+// term gives a scalar of a checksum a name, unless it turns out that it is needed only once.
+func (w *writer) term(s scalar, pos diag.Pos) string {
+	_, known := w.values[valueKey(s)]
+	name := w.value(s, "", pos)
+	if !known && !s.lit && !w.inPlace && isCall(s.code) {
+		w.terms[name] = s.code
+	}
+	return name
+}
+
+// once puts values that are needed only once where they are needed: they are read from the packet that came, which
+// doesn't change in between.
+func (w *writer) once() {
+	for _, name := range slices.Sorted(maps.Keys(w.terms)) {
+		word := regexp.MustCompile(`\b` + name + `\b`)
+		uses, first, last := 0, -1, -1
+		for i, line := range w.lines {
+			if n := len(word.FindAllString(line, -1)); n > 0 {
+				uses += n
+				if first < 0 {
+					first = i
+				}
+				last = i
+			}
+		}
+		if uses != 2 || first == last {
+			continue
+		}
+		w.lines[last] = word.ReplaceAllLiteralString(w.lines[last], w.terms[name])
+		w.lines = slices.Delete(w.lines, first, first+1)
+	}
+}
+
+// wireType is the type of a scalar as it is in the packet.
+func wireType(s scalar) string {
+	switch {
+	case s.size == 16:
+		return "__be128"
+	case s.size == 1 || s.le:
+		return cType(s.size)
+	}
+	return strings.Replace(cType(s.size), "__u", "__be", 1)
+}
+
+// noted makes a name of a note, "ipv4: version ihl, udp: length": of more than three fields the first and the last.
+func noted(note string) string {
+	var words []string
+	for _, part := range strings.Split(note, ", ") {
+		header, fields, ok := strings.Cut(part, ": ")
+		for i, field := range strings.Fields(fields) {
+			if i == 0 && ok {
+				field = header + "_" + field
+			}
+			words = append(words, field)
+		}
+	}
+	if len(words) > 3 {
+		words = []string{words[0], "to", words[len(words)-1]}
+	}
+	return strings.Join(words, "_")
+}
+
+// isCall reports whether C is one call, of a function that returns what is wanted: ld32(…), bpf_htons(…).
+func isCall(code string) bool {
+	return (strings.HasPrefix(code, "ld") || strings.HasPrefix(code, "bpf_")) && oneCall(code)
+}
+
+// oneCall reports whether C is one call.
+func oneCall(code string) bool {
+	depth := 0
+	for i, c := range code {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			if depth--; depth == 0 {
+				return i == len(code)-1
+			}
+		}
+	}
+	return false
+}
