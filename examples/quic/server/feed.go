@@ -23,6 +23,7 @@ type feed struct {
 	base        uint64
 	next        uint64 // the number after the highest one
 	streams     map[uint64]*stream
+	over        spans // the numbers of streams that were forgotten
 	subscribers []*subscriber
 	received    uint64              // bytes of data
 	datagrams   map[datagram]copies // that are on their way from the socket
@@ -53,7 +54,7 @@ func (f *feed) frame(from *conn, fr *quic.StreamFrame) {
 	c, added := st.add(fr)
 	f.received += added
 	for _, u := range f.subscribers {
-		u.offer(st, c, added)
+		u.offer(st, c)
 		u.pump(c.at)
 	}
 }
@@ -120,7 +121,7 @@ func (f *feed) join(u *subscriber, now time.Time) {
 	}
 	u.begin = first.number
 	for i := range first.chunks {
-		u.offer(first, &first.chunks[i], 0)
+		u.offer(first, &first.chunks[i])
 	}
 	u.pump(now)
 }
@@ -141,7 +142,11 @@ func (f *feed) leave(u *subscriber) {
 func (f *feed) copied(u *subscriber, e *quicrelay.SentEvent) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	u.copiedByKernel(f.stream(e.Stream), e)
+	if f.streams[e.Stream] == nil && f.over.contain(e.Stream) { // the publisher has sent it again, much later
+		u.copiedAgain(e)
+	} else {
+		u.copiedByKernel(f.stream(e.Stream), e)
+	}
 }
 
 // A datagram is what the kernel knows of the packet of a datagram: the lowest bytes of its number.
@@ -250,6 +255,7 @@ func (f *feed) tick(now time.Time) (some, all bool) {
 	}
 	for _, number := range over {
 		delete(f.streams, number)
+		f.over.add(number, number+4)
 	}
 	return some, all
 }

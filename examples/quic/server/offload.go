@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cilium/ebpf"
-
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
@@ -62,7 +60,8 @@ type receiver struct {
 	relay  *quicrelay.Relay
 	v      *quicrelay.SubscribersReceiver
 	id     uint32        // of the subscriber
-	from   uint64        // the number of the first stream that the kernel forwards
+	from   uint64        // the number of the first stream that the kernel has forwarded
+	begin  uint64        // and of the first one that it forwards now
 	margin quic.StreamID // IDs that programs may take which have seen the last one free: one on each processor
 	paused bool
 	room   uint64 // the window's limit
@@ -71,9 +70,13 @@ type receiver struct {
 	over     []uint64 // streams below Begin since the last call of finished
 }
 
-func newReceiver(relay *quicrelay.Relay, v *quicrelay.SubscribersReceiver, id uint32) (*receiver, error) {
-	n, err := ebpf.PossibleCPU()
-	return &receiver{relay: relay, v: v, id: id, margin: 4 * quic.StreamID(n), withheld: map[uint64]bool{}}, err
+func newReceiver(relay *quicrelay.Relay, v *quicrelay.SubscribersReceiver, id uint32, processors int) *receiver {
+	return &receiver{relay: relay, v: v, id: id, margin: 4 * quic.StreamID(processors), withheld: map[uint64]bool{}}
+}
+
+func (r *receiver) setBegin(number uint64) {
+	r.begin = number
+	r.v.Begin.Store(number)
 }
 
 func (r *receiver) setData(limit uint64)        { r.v.Data.SetLimit(limit) }
@@ -130,7 +133,7 @@ func (r *receiver) setName(number uint64, id quic.StreamID) (now quic.StreamID, 
 }
 
 func (r *receiver) withhold(number uint64) error {
-	if r.withheld[number] || !r.forwards(number) {
+	if r.withheld[number] || number < r.begin {
 		return nil
 	}
 	row := quicrelay.DroppedRow{Since: uint64(time.Now().UnixNano())}
@@ -150,10 +153,9 @@ func (r *receiver) finished(numbers []uint64, floor uint64) (left []uint64) {
 		r.release(number)
 	}
 	r.over = nil
-	begin := max(r.from, floor)
-	r.v.Begin.Store(begin)
+	r.setBegin(max(r.from, floor))
 	for _, number := range numbers {
-		if number < begin {
+		if number < r.begin {
 			r.over = append(r.over, number)
 		} else {
 			left = append(left, number)

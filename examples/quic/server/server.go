@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
@@ -196,6 +198,7 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	u := &subscriber{
 		feed: f, id: s.nextID, library: c.quic.Outside(), streams: map[uint64]*outgoing{},
 		byID:      map[quic.StreamID]*outgoing{},
+		unopened:  map[quic.StreamErrorCode]int{},
 		sent:      func() uint64 { return c.quic.ConnectionStats().BytesSent },
 		datagrams: make(chan []byte, 64),
 		close:     func() { _ = c.quic.CloseWithError(codeRequest, "") },
@@ -215,7 +218,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	if err != nil {
 		return err
 	}
-	group, err := s.group(ctx, u.feed)
+	processors, err := ebpf.PossibleCPU()
 	if err != nil {
 		return err
 	}
@@ -224,17 +227,22 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 		Local: s.config.Address, Remote: c.remote, DCID: ids, ID: u.id, Limit: c.limits.MaxStreamData,
 		Datagram: c.limits.MaxDatagramFrameSize,
 	}
-	path := c.path
+	path, streams := c.path, c.limits.MaxUniStreams
 	c.mu.Unlock()
+	// With fewer, those that remain beside the margin (receiver) might end too seldom for it to allow more.
+	if least := 2 * uint64(processors); streams < least {
+		return fmt.Errorf("it allows %d streams at a time, and the kernel needs %d: two for each processor", streams, least)
+	}
+	group, err := s.group(ctx, u.feed)
+	if err != nil {
+		return err
+	}
 	// Without credits it gets no copies yet.
 	v, err := group.Add(ctx, row)
 	if err != nil {
 		return err
 	}
-	r, err := newReceiver(s.relay, v, u.id)
-	if err != nil {
-		return errors.Join(err, v.Remove(ctx))
-	}
+	r := newReceiver(s.relay, v, u.id, processors)
 	c.mu.Lock()
 	c.fast = r
 	c.mu.Unlock()
@@ -247,7 +255,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	u.feed.mu.Lock()
 	u.budget.margin = s.config.Window
 	r.from = u.feed.next
-	v.Begin.Store(r.from)
+	r.setBegin(r.from)
 	v.NextStream.Store(uint64(u.nextID))
 	r.setIDs(u.endID)
 	r.setPath(path.LargestAcked, path.MaxPacketSize)

@@ -49,6 +49,20 @@ func (s *spans) remove(from, to uint64) (removed uint64) {
 	return removed
 }
 
+// contain reports whether n is in one of the spans.
+func (s spans) contain(n uint64) bool {
+	_, found := slices.BinarySearchFunc(s, n, func(x span, n uint64) int {
+		switch {
+		case x.to <= n:
+			return -1
+		case x.from > n:
+			return 1
+		}
+		return 0
+	})
+	return found
+}
+
 // missing returns the parts of a span that aren't there.
 func (s spans) missing(from, to uint64) (parts []span) {
 	for _, x := range s {

@@ -46,6 +46,11 @@ func TestSpans(t *testing.T) {
 				t.Fatalf("%v: %d is missing: %v", s, i, missing[i])
 			}
 		}
+		for i := range uint64(size) {
+			if s.contain(i) != set[i] {
+				t.Fatalf("%v: %d is in them: %v", s, i, !set[i])
+			}
+		}
 		for i := range s {
 			if s[i].from >= s[i].to || i > 0 && s[i-1].to >= s[i].from {
 				t.Fatalf("%v touch", s)

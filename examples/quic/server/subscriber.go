@@ -61,10 +61,13 @@ type subscriber struct {
 	queue   [levels][]piece
 	queued  int // bytes in queue
 
-	limits       quic.Limits
-	nextID       quic.StreamID // of the leased stream IDs; the kernel's counter where there is a kernel
-	endID        quic.StreamID
-	spare        []quic.StreamID // that were taken, and no stream has
+	limits  quic.Limits
+	nextID  quic.StreamID // of the leased stream IDs; the kernel's counter where there is a kernel
+	endID   quic.StreamID
+	spare   []quic.StreamID // that were taken, and no stream has
+	starved bool            // a stream waits for an ID
+	// How many streams were dropped, by code, before there was an ID for them.
+	unopened     map[quic.StreamErrorCode]int
 	leasedIDs    uint64
 	budget       budget
 	window       window
@@ -94,7 +97,8 @@ type outgoing struct {
 	limit   uint64 // MAX_STREAM_DATA
 	dropped bool   // given up,
 	ended   bool   // so that the kernel sends nothing of it any more,
-	reset   bool   // and the subscriber knows
+	reset   bool   // and the subscriber knows, or will know
+	unsent  uint64 // bytes of what was dropped: as counted
 }
 
 // copied is what a copy that the kernel sent carries: what quic.OutsidePacket has as User.
@@ -114,14 +118,14 @@ func (u *subscriber) outgoing(st *stream) *outgoing {
 }
 
 // offer takes note of data that has come; what the kernel hasn't sent of it is queued.
-func (u *subscriber) offer(st *stream, c *chunk, added uint64) {
+func (u *subscriber) offer(st *stream, c *chunk) {
 	if st.number < u.begin || u.gone {
 		return
 	}
 	o := u.outgoing(st)
 	u.budget.see(&o.reach, c.dataEnd())
 	if o.dropped {
-		u.stats.DroppedBytes += added
+		u.countUnsent(o)
 		return
 	}
 	for _, part := range o.done.missing(c.offset, c.end()) {
@@ -137,13 +141,22 @@ func (u *subscriber) copiedByKernel(st *stream, e *quicrelay.SentEvent) {
 	part := span{e.Offset, end(e.Offset, uint64(e.Length), e.Type&1 != 0)}
 	u.stats.KernelBytes += o.done.add(part.from, dataEnd)
 	o.done.add(part.from, part.to)
+	if o.dropped {
+		u.countUnsent(o)
+	}
+	u.budget.send(&o.reach, dataEnd)
+	u.sentByKernel(e, copied{o, part, dataEnd})
+}
+
+// copiedAgain takes note of a copy of a stream that was forgotten.
+func (u *subscriber) copiedAgain(e *quicrelay.SentEvent) { u.sentByKernel(e, nil) }
+
+// sentByKernel takes note of a packet, for which user is the library's OutsidePacket's.
+func (u *subscriber) sentByKernel(e *quicrelay.SentEvent, user any) {
 	u.stats.KernelPackets++
 	u.budget.charged += uint64(e.Length)
-	u.budget.send(&o.reach, dataEnd)
 	u.window.waiting += int(e.Size)
-	u.unregistered = append(u.unregistered, quic.OutsidePacket{
-		Number: e.PN, Time: e.Time, Size: int(e.Size), User: copied{o, part, dataEnd},
-	})
+	u.unregistered = append(u.unregistered, quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size), User: user})
 }
 
 // pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
@@ -157,6 +170,7 @@ func (u *subscriber) pump(now time.Time) {
 	if u.kernel != nil {
 		u.kernel.setData(u.budget.limit())
 	}
+	u.starved = false
 	var give []quic.StreamData
 	var expired []*outgoing
 	given := 0
@@ -190,6 +204,9 @@ func (u *subscriber) pump(now time.Time) {
 		u.kernel.setWindow(u.window.limit(backlog))
 	}
 	u.lighten(now)
+	if !u.starved {
+		u.resetUnopened()
+	}
 }
 
 // take appends what is to be sent of a piece, and what has to wait for credit; ok is false if the data is gone.
@@ -213,6 +230,7 @@ func (u *subscriber) take(p piece, give *[]quic.StreamData, wait *[]piece) (ok b
 			return false
 		}
 		if !u.giveID(o) {
+			u.starved = true
 			*wait = append(*wait, piece{o, first, p.at})
 			u.queued += int(first.to - first.from)
 			continue
@@ -283,11 +301,7 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 	} else {
 		u.stats.DroppedStreams[o.st.level]++
 	}
-	total, sent := o.st.bytes(), uint64(0)
-	for _, s := range o.done {
-		sent += min(s.to, max(s.from, o.reach.sent)) - s.from
-	}
-	u.stats.DroppedBytes += total - min(total, sent)
+	u.countUnsent(o)
 	for level := range u.queue {
 		u.queue[level] = slices.DeleteFunc(u.queue[level], func(p piece) bool {
 			if p.of == o {
@@ -299,14 +313,45 @@ func (u *subscriber) drop(o *outgoing, code quic.StreamErrorCode) {
 	u.feed.server.dropper.add(o, code)
 }
 
+// countUnsent counts what has come of a stream that was dropped, and wasn't sent.
+func (u *subscriber) countUnsent(o *outgoing) {
+	n := uint64(0)
+	for _, came := range o.st.have {
+		for _, part := range o.done.missing(came.from, o.st.dataEnd(came)) {
+			n += part.to - part.from
+		}
+	}
+	u.stats.DroppedBytes += n - o.unsent
+	o.unsent = n
+}
+
 // end ends a stream that was dropped: the kernel sends nothing of it any more.
 func (u *subscriber) end(o *outgoing, code quic.StreamErrorCode) {
 	o.ended = true
-	if u.gone || o.reset || !u.giveID(o) { // without an ID the subscriber never hears of it
+	if u.gone || o.reset {
 		return
 	}
 	o.reset = true
-	u.library.Reset(o.id, code, o.reach.sent)
+	if u.giveID(o) {
+		u.library.Reset(o.id, code, o.reach.sent)
+	} else {
+		u.unopened[code]++
+	}
+}
+
+// resetUnopened resets streams that were dropped before they had an ID, of which nothing was sent, as far as there are
+// IDs now.
+func (u *subscriber) resetUnopened() {
+	for code, n := range u.unopened {
+		for ; n > 0; n-- {
+			id, ok := u.takeID()
+			if !ok {
+				break
+			}
+			u.library.Reset(id, code, 0)
+		}
+		u.unopened[code] = n
+	}
 }
 
 // register tells the library of the copies that were sent.
