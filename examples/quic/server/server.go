@@ -231,7 +231,8 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	c.mu.Unlock()
 	// With fewer, those that remain beside the margin (receiver) might end too seldom for it to allow more.
 	if least := 2 * uint64(processors); streams < least {
-		return fmt.Errorf("it allows %d streams at a time, and the kernel needs %d: two for each processor", streams, least)
+		return fmt.Errorf("it allows %d streams at a time, and the kernel needs %d: two for each processor",
+			streams, least)
 	}
 	group, err := s.group(ctx, u.feed)
 	if err != nil {

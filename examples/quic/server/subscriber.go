@@ -156,7 +156,8 @@ func (u *subscriber) sentByKernel(e *quicrelay.SentEvent, user any) {
 	u.stats.KernelPackets++
 	u.budget.charged += uint64(e.Length)
 	u.window.waiting += int(e.Size)
-	u.unregistered = append(u.unregistered, quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size), User: user})
+	p := quic.OutsidePacket{Number: e.PN, Time: e.Time, Size: int(e.Size), User: user}
+	u.unregistered = append(u.unregistered, p)
 }
 
 // pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
