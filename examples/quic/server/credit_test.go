@@ -453,8 +453,8 @@ func TestCredits(t *testing.T) {
 				dropped += n
 			}
 			if resets != dropped || wholes+int(resets) != len(w.ends) {
-				t.Errorf("seed %d: of %d streams %d are whole, %d were reset, %d are counted as dropped", seed, len(w.ends),
-					wholes, resets, dropped)
+				t.Errorf("seed %d: of %d streams %d are whole, %d were reset, %d are counted as dropped",
+					seed, len(w.ends), wholes, resets, dropped)
 			}
 			if stats.KernelBytes+stats.UserBytes+stats.DroppedBytes != written {
 				t.Errorf("seed %d: %d bytes were sent by the kernel, %d by user space, %d were dropped, of %d", seed,
