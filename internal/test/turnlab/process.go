@@ -232,9 +232,10 @@ func Prefer(pid, cpu int) error {
 	return nil
 }
 
-// SetRealTime has all threads of a process, and those it starts later, run before all ordinary work, and with a priority
-// above 1 before what Busy measures with. They share the processor in turns (SCHED_RR): Go's sweeper yields in a loop until
-// another thread has swept, which with SCHED_FIFO might never run again. Priority 0 makes them ordinary again.
+// SetRealTime has all threads of a process, and those it starts later, run before all ordinary work, and with a
+// priority above 1 before what Busy measures with. They share the processor in turns (SCHED_RR): Go's sweeper yields in
+// a loop until another thread has swept, which with SCHED_FIFO might never run again. Priority 0 makes them ordinary
+// again.
 func SetRealTime(pid, priority int) error {
 	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
 	if err != nil {
