@@ -136,13 +136,15 @@ func (a *audience) close() {
 	}
 }
 
-// An object begins with a mark and its number.
+// An object is a mark and its number, again and again: wherever it is cut into packets, each larger part has them.
 const mark = "FASTRELAY OBJECT"
 
 func object(number uint64) []byte {
-	b := make([]byte, objectSize)
-	binary.BigEndian.PutUint64(b[copy(b, mark):], number)
-	return b
+	b := make([]byte, 0, objectSize)
+	for len(b)+len(mark)+8 <= objectSize {
+		b = binary.BigEndian.AppendUint64(append(b, mark...), number)
+	}
+	return b[:objectSize]
 }
 
 // A publisher sends objects at a steady rate until it is stopped.

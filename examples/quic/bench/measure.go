@@ -318,7 +318,7 @@ func capture(l *testnet.Line, meanwhile func() error) (turnlab.Delays, error) {
 }
 
 // delaysOf returns for each copy of each object the time from when the relay's host had the object to when it sent the
-// copy. An object counts where its first bytes are.
+// copy. An object that is in several packets counts with the first one that has its number.
 func delaysOf(came, left []testnet.Frame) (all turnlab.Delays) {
 	at := map[uint64]time.Time{}
 	for _, f := range came {
@@ -354,14 +354,16 @@ func delaysOf(came, left []testnet.Frame) (all turnlab.Delays) {
 // destination is where the destination port is in a UDP packet over IPv4 without options.
 const destination = 14 + 20 + 2
 
-// objectsIn returns the numbers of the objects that begin in a frame.
+// objectsIn returns the numbers of the objects that are in a frame.
 func objectsIn(frame []byte) (numbers []uint64) {
 	for {
 		_, rest, found := bytes.Cut(frame, []byte(mark))
 		if !found || len(rest) < 8 {
 			return numbers
 		}
-		numbers = append(numbers, binary.BigEndian.Uint64(rest))
+		if n := binary.BigEndian.Uint64(rest); !slices.Contains(numbers, n) {
+			numbers = append(numbers, n)
+		}
 		frame = rest
 	}
 }

@@ -26,6 +26,7 @@ type feed struct {
 	over        spans // the numbers of streams that were forgotten
 	subscribers []*subscriber
 	received    uint64              // bytes of data
+	loose       uint64              // datagrams that were received
 	datagrams   map[datagram]copies // that are on their way from the socket
 	left        SubscriberStats
 }
@@ -181,6 +182,7 @@ func (f *feed) datagram(from *conn, r *quic.ReceivedDatagram) {
 	if f.publisher != from {
 		return
 	}
+	f.loose++
 	var have []*subscriber
 	for size := uint8(1); size <= 4; size++ {
 		d := datagram{uint32(r.Number & (1<<(8*size) - 1)), size}

@@ -3,25 +3,31 @@ package server
 import (
 	"flag"
 	"fmt"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/client"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 var whole = flag.Bool("whole", false, "test each shape of traffic with each number of subscribers and each kind of "+
-	"loss, 10,000 objects each (half an hour)")
+	"loss, 10,000 objects each (an hour)")
 
 // A shape is how objects of 1,000 bytes are sent.
 type shape struct {
 	name   string
-	stream int     // objects in a stream
+	stream int     // objects in a stream; 0: each is a datagram
 	share  float64 // of all bytes, the least that the kernel sends where no packet is lost
 }
 
 var (
 	single = shape{"one object a stream", 1, 0.75}
 	sixty  = shape{"60 objects a stream", 60, 0.95}
+	// Frames of video that are larger have a larger share.
+	video = shape{"frames of 5 kB", 5, 0.95}
+	loose = shape{"datagrams", 0, 0.75}
 )
 
 // A weather is what happens to packets on both links.
@@ -35,7 +41,7 @@ var (
 	light  = weather{"1% lost", testlink.Direction{Delay: delay, Loss: 0.01}}
 	heavy  = weather{"5% lost", testlink.Direction{Delay: delay, Loss: 0.05}}
 	bursts = weather{"bursts of 20", testlink.Direction{
-		Delay: delay, Bursts: testlink.Bursts{Loss: 0.02, Length: 20},
+		Delay: delay, Bursts: testlink.Bursts{Loss: 0.02, Length: 20, Exact: true},
 	}}
 	confused = weather{"duplicates, other order", testlink.Direction{
 		Delay: delay, Loss: 0.01, Duplicates: 0.01, Reordering: testlink.Reordering{Share: 0.01, By: 5},
@@ -54,6 +60,14 @@ const deliveries = 8000
 
 func (c cell) rate() int { return min(1000, deliveries/c.subscribers) }
 
+// ahead is how many objects may be on their way: as many as the smallest congestion window takes without losses.
+func (c cell) ahead() int {
+	if c.weather.name == fair.name {
+		return 24
+	}
+	return 250
+}
+
 // cells returns what is tested: a choice, unless all is.
 func cells() (all []cell) {
 	if !*whole {
@@ -61,12 +75,15 @@ func cells() (all []cell) {
 			{single, 1, 4000, fair}, {sixty, 1, 4000, fair}, {single, 8, 3000, fair}, {sixty, 8, 6000, fair},
 			{single, 8, 1000, light}, {sixty, 8, 1200, heavy}, {single, 8, 1000, bursts}, {sixty, 1, 2400, bursts},
 			{sixty, 64, 600, light}, {single, 64, 400, fair}, {single, 8, 1000, confused},
+			{video, 8, 3000, fair}, {loose, 8, 1000, fair}, {loose, 8, 1000, heavy},
 		}
 	}
-	for _, s := range []shape{single, sixty} {
+	for _, s := range []shape{single, sixty, video, loose} {
 		for _, n := range []int{1, 8, 64} {
 			for _, w := range []weather{fair, light, heavy, bursts, confused} {
-				all = append(all, cell{s, n, 10_000, w})
+				if s != loose || w.link.Duplicates == 0 { // the kernel copies each duplicate
+					all = append(all, cell{s, n, 10_000, w})
+				}
 			}
 		}
 	}
@@ -91,16 +108,11 @@ func (c cell) test(t *testing.T) {
 	for i := range viewers {
 		viewers[i] = b.subscribe(true, wide())
 	}
-	p := b.publish(true, nil)
-	var kernel, all uint64
-	for i, s := range c.streams(b, p, viewers) {
-		sent := s.KernelBytes + s.UserBytes
-		if s.Waiting > 0 || sent+s.DroppedBytes != uint64(c.objects*size) {
-			t.Errorf("subscriber %d: of %d objects, %d bytes were sent by the kernel, %d by user space, "+
-				"%d were dropped and %d wait", i, c.objects, s.KernelBytes, s.UserBytes, s.DroppedBytes, s.Waiting)
-		}
-		kernel, all = kernel+s.KernelBytes, all+sent
+	send := c.streams
+	if c.stream == 0 {
+		send = c.datagrams
 	}
+	kernel, all := send(b, b.publish(true, wide()), viewers)
 	share := float64(kernel) / float64(all)
 	t.Logf("the kernel's share is %.1f%%", 100*share)
 	if c.weather.name == fair.name && share < c.share {
@@ -111,27 +123,100 @@ func (c cell) test(t *testing.T) {
 // size is how many bytes of data an object has.
 const size = 1000
 
-// streams sends the objects in streams.
-func (c *cell) streams(b *bed, p *client.Conn, viewers []*viewer) []SubscriberStats {
+// streams sends the objects in streams. It returns how many bytes the kernel has sent, of all that were sent.
+func (c cell) streams(b *bed, p *client.Conn, viewers []*viewer) (kernel, all uint64) {
 	streams := c.objects / c.stream
-	c.objects = streams * c.stream
-	b.play(p, plan{streams: streams, objects: c.stream, rate: c.rate()})
+	b.play(p, plan{streams: streams, objects: c.stream, rate: c.rate(), viewers: viewers, ahead: c.ahead()})
 	for _, v := range viewers {
 		b.await(v, streams)
 	}
-	stats := b.server.Stats()[0].Subscribers
-	for i, v := range viewers {
+	for i, s := range b.server.Stats()[0].Subscribers {
 		dropped := uint64(0)
-		for _, n := range stats[i].DroppedStreams {
+		for _, n := range s.DroppedStreams {
 			dropped += n
 		}
-		if got, reset := v.whole.Load(), v.reset.Load(); uint64(reset) != dropped || got+reset != int64(streams) {
-			b.Errorf("subscriber %d: of %d streams, %d are whole, and %d were reset; %d were dropped",
-				i, streams, got, reset, dropped)
+		whole, reset := viewers[i].whole.Load(), viewers[i].reset.Load()
+		if uint64(reset) != dropped || whole+reset != int64(streams) {
+			b.Errorf("subscriber %d: of %d streams, %d are whole, and %d were reset; %d were dropped", i, streams, whole, reset,
+				dropped)
 		}
 		if c.weather.name == fair.name && dropped > 0 {
 			b.Errorf("subscriber %d: %d streams were dropped", i, dropped)
 		}
+		sent := s.KernelBytes + s.UserBytes
+		if s.Waiting > 0 || sent+s.DroppedBytes != uint64(streams*c.stream*size) {
+			b.Errorf("subscriber %d: of %d objects, %d bytes were sent by the kernel, %d by user space, %d were dropped and %d "+
+				"wait", i, streams*c.stream, s.KernelBytes, s.UserBytes, s.DroppedBytes, s.Waiting)
+		}
+		kernel, all = kernel+s.KernelBytes, all+sent
 	}
-	return stats
+	return kernel, all
+}
+
+// datagrams sends the objects in datagrams, which may be lost. It returns how many the kernel has sent, of all that were
+// sent.
+func (c cell) datagrams(b *bed, p *client.Conn, viewers []*viewer) (kernel, all uint64) {
+	got, news := make([]atomic.Int64, len(viewers)), make(chan struct{}, 1)
+	for i, v := range viewers {
+		go c.receive(b, v, &got[i], news)
+	}
+	lossless := c.weather.name == fair.name
+	await := func(n int) { // until each subscriber has got so many
+		for i := range got {
+			for limit := time.After(10 * time.Second); lossless && got[i].Load() < int64(n); {
+				select {
+				case <-news:
+				case <-limit:
+					b.Fatalf("subscriber %d got %d datagrams of %d", i, got[i].Load(), n)
+				}
+			}
+		}
+	}
+	next := time.Now()
+	for i := range c.objects {
+		await(i - c.ahead())
+		b.check(p.SendDatagram(content(uint64(i), size)))
+		pace(&next, c.rate())
+	}
+	await(c.objects)
+	var feed FeedStats
+	b.check(testnet.Until(5*time.Second, "each datagram is counted for each subscriber", func() bool {
+		feed = b.server.Stats()[0]
+		for _, s := range feed.Subscribers {
+			if s.KernelDatagrams+s.UserDatagrams+s.DroppedDatagrams != feed.Datagrams {
+				return false
+			}
+		}
+		return !lossless || feed.Datagrams == uint64(c.objects)
+	}))
+	for i, s := range feed.Subscribers {
+		sent := s.KernelDatagrams + s.UserDatagrams
+		if n := uint64(got[i].Load()); n > sent || lossless && s.DroppedDatagrams > 0 {
+			b.Errorf("subscriber %d: got %d datagrams; the kernel has sent %d, user space %d; %d were dropped", i, n,
+				s.KernelDatagrams, s.UserDatagrams, s.DroppedDatagrams)
+		}
+		kernel, all = kernel+s.KernelDatagrams, all+sent
+	}
+	return kernel, all
+}
+
+// receive checks the datagrams that a subscriber gets, and counts them.
+func (c cell) receive(b *bed, v *viewer, got *atomic.Int64, news chan<- struct{}) {
+	seen := make([]bool, c.objects)
+	for {
+		d, err := v.ReceiveDatagram(b.ctx)
+		if err != nil {
+			return
+		}
+		if n, err := checkStream(d); err != nil || seen[n] {
+			b.Errorf("datagram %d came before, or isn't right: %v", n, err)
+		} else {
+			seen[n] = true
+		}
+		got.Add(1)
+		select {
+		case news <- struct{}{}:
+		default:
+		}
+	}
 }

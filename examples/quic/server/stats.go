@@ -46,8 +46,9 @@ func (s *SubscriberStats) add(t *SubscriberStats) {
 // FeedStats say what a feed's publisher has sent, and what its subscribers got.
 type FeedStats struct {
 	Name        string
-	Publisher   bool // there is one now
-	Bytes       uint64
+	Publisher   bool   // there is one now
+	Bytes       uint64 // of its streams
+	Datagrams   uint64
 	Subscribers []SubscriberStats
 	Left        SubscriberStats // the sum of those that are gone
 }
@@ -66,7 +67,7 @@ func (s *Server) Stats() []FeedStats {
 	all := []FeedStats{}
 	for _, f := range s.list() {
 		f.mu.Lock()
-		st := FeedStats{Name: f.name, Publisher: f.publisher != nil, Bytes: f.received, Left: f.left}
+		st := FeedStats{Name: f.name, Publisher: f.publisher != nil, Bytes: f.received, Datagrams: f.loose, Left: f.left}
 		for _, u := range f.subscribers {
 			one := u.stats
 			one.Waiting, one.InKernel = u.queued, u.kernel != nil

@@ -3,6 +3,7 @@ package testlink
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -33,6 +34,9 @@ type Direction struct {
 type Bursts struct {
 	Loss   float64 // the share of packets that are lost in bursts
 	Length float64 // the mean number of packets in a burst, at least 1
+	// Exact makes all bursts of that many packets; otherwise some are several times as long. A sender that doubles its
+	// timeout each time, as QUIC's does, is silent for half a minute when twenty packets in a row are lost.
+	Exact bool
 }
 
 // start returns the probability that a burst begins with a packet before which there was none: with it, the chain is in
@@ -76,6 +80,9 @@ func (d Direction) check(name string) error {
 	if b := d.Bursts; b.Loss > 0 && (!(b.Length >= 1) || !(b.start() <= 1)) {
 		wrong("bursts of %v packets on average can't lose %v of all packets", b.Length, b.Loss)
 	}
+	if b := d.Bursts; b.Exact && b.Length != math.Trunc(b.Length) {
+		wrong("bursts of exactly %v packets", b.Length)
+	}
 	if r := d.Reordering; r.Share > 0 && r.By < 1 {
 		wrong("Reordering.By is the number of packets that overtake one, at least 1, not %d", r.By)
 	}
@@ -97,7 +104,7 @@ type Fate struct {
 type Fates struct {
 	d                                   Direction
 	loss, bursts, duplicates, reordered *rand.Rand
-	bursting                            bool
+	burst                               float64 // how many packets of a burst were lost; 0: there is none
 }
 
 // Fates returns what will happen to the packets of both directions. Each property has random numbers of its own, so
@@ -113,15 +120,17 @@ func newFates(seed, side uint64, d Direction) *Fates {
 
 // Next returns the fate of the next packet.
 func (f *Fates) Next() Fate {
-	turn := f.bursts.Float64()
-	if f.bursting {
-		f.bursting = turn >= 1/f.d.Bursts.Length
-	} else {
-		f.bursting = turn < f.d.Bursts.start()
+	turn, b := f.bursts.Float64(), f.d.Bursts
+	switch {
+	case f.burst == 0 && turn < b.start(), f.burst > 0 && b.Exact && f.burst < b.Length,
+		f.burst > 0 && !b.Exact && turn >= 1/b.Length:
+		f.burst++
+	default:
+		f.burst = 0
 	}
 	fate := Fate{
 		Lost:    f.loss.Float64() < f.d.Loss,
-		InBurst: f.bursting,
+		InBurst: f.burst > 0,
 		Twice:   f.duplicates.Float64() < f.d.Duplicates,
 	}
 	if f.reordered.Float64() < f.d.Reordering.Share {

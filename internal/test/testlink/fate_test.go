@@ -45,6 +45,27 @@ func TestShares(t *testing.T) {
 	}
 }
 
+// Exact bursts are of one length, and lose the share asked for.
+func TestExactBursts(t *testing.T) {
+	const packets = 1_000_000
+	_, fates := Config{Seed: 7, FromB: Direction{Bursts: Bursts{Loss: 0.02, Length: 20, Exact: true}}}.Fates()
+	lost, burst := 0, 0
+	for range packets {
+		if fates.Next().InBurst {
+			lost++
+			burst++
+		} else {
+			if burst > 0 && burst != 20 {
+				t.Fatalf("a burst of %d packets", burst)
+			}
+			burst = 0
+		}
+	}
+	if got := float64(lost) / packets; math.Abs(got-0.02) > 0.001 {
+		t.Errorf("a share of %.4f is lost, not 0.02", got)
+	}
+}
+
 // A packet's fate depends on the seed, the direction, its number and its own setting, and on nothing else.
 func TestFatesAreFixed(t *testing.T) {
 	lost := func(seed uint64, fromB bool, d Direction) string {
@@ -85,6 +106,7 @@ func TestWrongConfig(t *testing.T) {
 		"can't lose 0.9 of all":               {Bursts: Bursts{Loss: 0.9, Length: 2}},
 		"can't lose 1 of all":                 {Bursts: Bursts{Loss: 1, Length: 2}},
 		"bursts of 0 packets":                 {Bursts: Bursts{Loss: 0.1}},
+		"bursts of exactly 2.5 packets":       {Bursts: Bursts{Loss: 0.1, Length: 2.5, Exact: true}},
 		"Reordering.By is the number":         {Reordering: Reordering{Share: 0.1}},
 		"a delay, a rate or a queue is negat": {Delay: -1},
 	} {
