@@ -145,8 +145,8 @@ func (c cell) streams(b *bed, p *client.Conn, viewers []*viewer) (kernel, all ui
 		}
 		sent := s.KernelBytes + s.UserBytes
 		if s.Waiting > 0 || sent+s.DroppedBytes != uint64(streams*c.stream*size) {
-			b.Errorf("subscriber %d: of %d objects, %d bytes were sent by the kernel, %d by user space, %d were dropped and %d "+
-				"wait", i, streams*c.stream, s.KernelBytes, s.UserBytes, s.DroppedBytes, s.Waiting)
+			b.Errorf("subscriber %d: of %d objects, %d bytes were sent by the kernel, %d by user space, %d were dropped and "+
+				"%d wait", i, streams*c.stream, s.KernelBytes, s.UserBytes, s.DroppedBytes, s.Waiting)
 		}
 		kernel, all = kernel+s.KernelBytes, all+sent
 	}
