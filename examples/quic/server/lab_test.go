@@ -219,14 +219,20 @@ func (b *bed) subscribe(fast bool, config *quic.Config) *viewer {
 
 func (b *bed) subscribeFrom(socket net.PacketConn, fast bool, config *quic.Config) *viewer {
 	b.Helper()
+	v := b.viewer(socket, fast, config)
+	go v.run(b.ctx)
+	return v
+}
+
+// viewer subscribes. The viewer reads nothing before it runs.
+func (b *bed) viewer(socket net.PacketConn, fast bool, config *quic.Config) *viewer {
+	b.Helper()
 	c, err := client.Subscribe(b.ctx, "cam", client.Config{
 		Server: address, TLS: secrets(), Socket: socket, Fast: fast, QUIC: config,
 	})
 	b.check(err)
 	b.Cleanup(func() { c.Close() })
-	v := &viewer{Conn: c, news: make(chan struct{}, 1), seen: map[uint64]int{}}
-	go v.run(b.ctx)
-	return v
+	return &viewer{Conn: c, news: make(chan struct{}, 1), seen: map[uint64]int{}}
 }
 
 func (v *viewer) run(ctx context.Context) {
@@ -386,4 +392,30 @@ func (b *bed) await(v *viewer, streams int) {
 	if len(v.problems) > 0 {
 		b.Errorf("%d problems: %v", len(v.problems), v.problems[0])
 	}
+}
+
+// account waits until subscribers have got so many streams, each whole, or reset and counted once; each byte is counted
+// once as well. It returns how many streams were reset.
+func (b *bed) account(viewers []*viewer, p plan) (resets uint64) {
+	b.Helper()
+	for _, v := range viewers {
+		b.await(v, p.streams)
+	}
+	for i, s := range b.server.Stats()[0].Subscribers {
+		dropped := uint64(0)
+		for _, n := range s.DroppedStreams {
+			dropped += n
+		}
+		whole, reset := int(viewers[i].whole.Load()), uint64(viewers[i].reset.Load())
+		if whole+int(reset) != p.streams || reset != dropped {
+			b.Errorf("subscriber %d: of %d streams, %d are whole, and %d were reset; %d were dropped",
+				i, p.streams, whole, reset, dropped)
+		}
+		sum, all := s.KernelBytes+s.UserBytes+s.DroppedBytes, uint64(p.streams*p.objects*size)
+		if s.Waiting > 0 || sum != all {
+			b.Errorf("subscriber %d: %d bytes of %d are counted: %+v", i, sum, all, s)
+		}
+		resets += reset
+	}
+	return resets
 }

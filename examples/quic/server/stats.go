@@ -67,7 +67,9 @@ func (s *Server) Stats() []FeedStats {
 	all := []FeedStats{}
 	for _, f := range s.list() {
 		f.mu.Lock()
-		st := FeedStats{Name: f.name, Publisher: f.publisher != nil, Bytes: f.received, Datagrams: f.loose, Left: f.left}
+		st := FeedStats{
+			Name: f.name, Publisher: f.publisher != nil, Bytes: f.received, Datagrams: f.loose, Left: f.left,
+		}
 		for _, u := range f.subscribers {
 			one := u.stats
 			one.Waiting, one.InKernel = u.queued, u.kernel != nil
