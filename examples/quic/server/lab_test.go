@@ -44,6 +44,7 @@ type bed struct {
 	in, out                  *testlink.Link
 	server                   *Server
 	config                   Config
+	published                sync.Map // when the publisher had written a stream, by index
 	ctx                      context.Context
 }
 
@@ -204,10 +205,12 @@ func (b *bed) publishFrom(socket net.PacketConn, fast bool, config *quic.Config)
 // A viewer is a subscriber that checks what it gets.
 type viewer struct {
 	*client.Conn
+	bed                 *bed
 	whole, reset, wrong atomic.Int64
 	open                atomic.Int64  // bytes of streams that haven't ended
 	news                chan struct{} // a signal: one of these has changed
 	mu                  sync.Mutex
+	slowest             time.Duration // from when a stream was written until it was there
 	problems            []error
 	seen                map[uint64]int
 }
@@ -232,7 +235,7 @@ func (b *bed) viewer(socket net.PacketConn, fast bool, config *quic.Config) *vie
 	})
 	b.check(err)
 	b.Cleanup(func() { c.Close() })
-	return &viewer{Conn: c, news: make(chan struct{}, 1), seen: map[uint64]int{}}
+	return &viewer{Conn: c, bed: b, news: make(chan struct{}, 1), seen: map[uint64]int{}}
 }
 
 func (v *viewer) run(ctx context.Context) {
@@ -286,6 +289,9 @@ func (v *viewer) read(in *quic.ReceiveStream) {
 		v.wrong.Add(1)
 		v.problems = append(v.problems, fmt.Errorf("stream %d: %w", in.StreamID(), err))
 		return
+	}
+	if at, ok := v.bed.published.Load(index); ok { // otherwise it was there before
+		v.slowest = max(v.slowest, time.Since(at.(time.Time)))
 	}
 	v.whole.Add(1)
 }
@@ -360,6 +366,7 @@ func (b *bed) play(c *client.Conn, p plan) {
 			b.check(err)
 			if k == p.objects-1 {
 				b.check(out.Close())
+				b.published.Store(uint64(p.first+i), time.Now())
 			}
 			pace(&next, p.rate)
 		}
@@ -418,4 +425,16 @@ func (b *bed) account(viewers []*viewer, p plan) (resets uint64) {
 		resets += reset
 	}
 	return resets
+}
+
+// prompt checks that no stream took longer than the relay keeps its data.
+func (b *bed) prompt(viewers []*viewer) {
+	b.Helper()
+	for i, v := range viewers {
+		v.mu.Lock()
+		if v.slowest > keep {
+			b.Errorf("subscriber %d: a stream took %v", i, v.slowest)
+		}
+		v.mu.Unlock()
+	}
 }

@@ -77,6 +77,8 @@ func (r *relay) subscribe(ctx context.Context) error {
 	}
 	s.locked(func() { s.conn = conn })
 	go func() {
+		ticker := time.NewTicker(10 * time.Millisecond)
+		defer ticker.Stop()
 		for n := range notes {
 			out, err := conn.OpenUniStreamSync(ctx)
 			if err != nil {
@@ -84,7 +86,11 @@ func (r *relay) subscribe(ctx context.Context) error {
 			}
 			fmt.Fprintf(out, "%s%d", note, n)
 			_ = out.Close()
-			time.Sleep(10 * time.Millisecond)
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
 		}
 	}()
 	return nil
