@@ -140,6 +140,7 @@ var frames = map[diag.Code]string{
 		udp+`, "short"`, `lookup: r: rows: ["udp.src"]`),
 	"FR0226": top + `programs: p: {hook: "tc/ingress", stack: ["eth", "ip"], do: ["pass"]}`,
 	"FR0227": program(rtp, udp+`, "rtp"`, ""),
+	"FR0228": top,
 	"FR0240": top +
 		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", ` +
 		`do: ["pass"]}`,

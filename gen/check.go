@@ -22,6 +22,11 @@ func (c *compiler) kernel() {
 	}
 	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
 	const atomics = "atomic operations that return a value"
+	for _, p := range c.plan.Programs {
+		if p.Hook == ir.Congestion {
+			need(6, 4, "hook "+ir.Congestion+" (links of struct_ops)", p.Pos)
+		}
+	}
 	for s := range ir.AllStmts(c.plan) {
 		switch s := s.(type) {
 		case *ir.Forward:

@@ -130,6 +130,11 @@ var (
 		"has(HEADER.LIST, ID) and element(HEADER.LIST, ID, N) search a field with `elements` for an\n"+
 			"identifier, which must not come from a table; N is a constant from 0 to 7.",
 		`when: "has(rtp.csrc_list, 3)"`, `when: "has(rtp.extensions, 3)"`)
+	codeCongestion = diag.Define("FR0228", "not at tcp/congestion, or only there",
+		"At tcp/congestion there is no packet, but a TCP socket: the stack is \"socket\" and what happened\n"+
+			"(init, ack, loss, release), and rules look up rows of integers, set fields, count, learn and report.",
+		`programs: c: {hook: "tcp/congestion", stack: ["eth", "ip"], do: ["pass"]}`,
+		`programs: c: {hook: "tcp/congestion", stack: ["socket", "ack"], do: [{set: "ack.cwnd": 10}]}`)
 	codeNotUsed = diag.Define("FR0240", "declared and not used",
 		"A warning: the spec declares a header, a setting, a table, a group or an event that no program uses.\n"+
 			"The relay is built without it. `vet --strict` treats warnings as errors.",

@@ -8,6 +8,7 @@
 //	expr.go     expressions: names, types, ranges
 //	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
+//	congestion.go the hook without a packet
 //	fanout.go   one to many; with extent.go
 //	effects.go  names for values, numbers that are allocated, lists of elements
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go

@@ -267,6 +267,11 @@ func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 var skbNames = map[string]ir.MetaKind{"len": ir.FrameLen, "mark": ir.SKBMark, "priority": ir.SKBPrio}
 
 func (s *scope) skb(e *spec.Expr) (val, bool) {
+	if s.congestion() {
+		s.fail(codeCongestion, e.Pos, "there is no packet at %s", ir.Congestion).
+			WithHint("what there is are the fields of socket, such as socket.in_flight")
+		return val{}, false
+	}
 	if len(e.Path) == 2 {
 		if k, ok := skbNames[e.Path[1].Value]; ok {
 			return val{t: ir.UintType(32), x: &ir.Meta{Kind: k}, max: 0xFFFF_FFFF}, true

@@ -374,7 +374,7 @@ func partField(f *spec.Field) ir.HeaderField {
 func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 	for _, pl := range in.order[first:] {
 		f := pl.f
-		if f.Type == "ip" && f.Bytes == 16 && pl.segment >= 0 {
+		if f.Type == "ip" && f.Bytes == 16 && pl.segment >= 0 && !p.congestion() {
 			// In tables an IPv4 address is a mapped one; on the wire it would pass for it.
 			emit(blk, &ir.Guard{
 				Cond:   not(&ir.IsV4{X: pl.load}),

@@ -82,9 +82,10 @@ func (c *compiler) program(src *spec.Program) {
 	errors := c.diags.Len()
 	p.checkRules(src.Rules)
 	p.checkFollowers()
+	p.checkHook()
 	blk := &p.out.Body
 	emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
-	if !p.mayTag() {
+	if !p.mayTag() && !p.congestion() {
 		emit(blk, p.untagged(src.HookPos))
 	}
 	p.walkStack(0, nil, ir.Off{}, &ir.Meta{Kind: ir.FrameLen}, blk)
@@ -486,8 +487,10 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 		program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{},
 		lists: map[string]*list{},
 	}
-	if guard := s.superPackets(unsegmented); guard != nil {
-		emit(blk, guard)
+	if !p.congestion() {
+		if guard := s.superPackets(unsegmented); guard != nil {
+			emit(blk, guard)
+		}
 	}
 	if len(path) == 0 {
 		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).

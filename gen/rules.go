@@ -16,6 +16,7 @@ import (
 // checkRules reports what is wrong with rules whatever the path.
 func (p *program) checkRules(rules []*spec.Rule) {
 	for i, r := range rules {
+		p.checkActions(r)
 		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
 			func(l *spec.Lookup) bool { return !l.Optional }) {
 			p.diags.Add(codeUnused, rules[i+1].Pos,
@@ -146,6 +147,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 			s.lost[l.Var.Value] = true
 			continue
 		}
+		s.checkRow(t, l)
 		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
 		key, ok := s.values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")
 		s.rows[l.Var.Value] = row

@@ -45,6 +45,9 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	}
 	o := w.header(pl.parent)
 	switch {
+	case w.congestion() && !decides(pl):
+		no("it says what the kernel knows", "what can be set are "+decisions(pl.parent.h.Name.Value))
+		return
 	case pl.parent.meta || pl.segment < 0 && pl.value == nil && pl.size == nil:
 		no("it is in the packet's metadata", "send removes the tag")
 		return

@@ -70,6 +70,9 @@ func (p *Program) attach(name string, index int) error {
 		what = fmt.Sprintf("interface %d", index)
 	}
 	fail := func(err error) error { return fmt.Errorf("attach %s to %s: %w", p.desc.Name, what, err) }
+	if p.desc.Hook == abi.HookCongestion {
+		return fail(fmt.Errorf("it runs at %v, not at an interface: Register it", p.desc.Hook))
+	}
 	if r.closed {
 		return fail(fmt.Errorf("relay: %w", ErrClosed))
 	}

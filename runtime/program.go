@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/cilium/ebpf"
@@ -183,11 +184,11 @@ func (p *Program) Attachments() []Attachment {
 	return out
 }
 
-// DetachAll detaches all programs from all interfaces. The relay stays loaded.
+// DetachAll detaches all programs from all interfaces, and unregisters a congestion control. The relay stays loaded.
 func (r *Relay) DetachAll() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.detach(func(*attachment) bool { return true })
+	return errors.Join(r.detach(func(*attachment) bool { return true }), r.unregister())
 }
 
 // String names the program.

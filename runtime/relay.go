@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netns"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -29,6 +30,9 @@ type Options struct {
 	// Linger is how long the kernel goes on forwarding after Close, for a successor to take over. Only with PinPath.
 	// 0: Close ends the relay and removes the pins.
 	Linger time.Duration
+	// Algorithm is the name by which sockets choose the congestion control that the relay is, at most 15 characters.
+	// "": the relay's. Only for relays with a program at tcp/congestion.
+	Algorithm string
 	// Clsact attaches by clsact filters, as on kernels before 6.6, even where the kernel has TCX.
 	Clsact bool
 	// Routes finds the next hop to an address instead of the kernel's tables; then nothing follows their changes but
@@ -78,13 +82,14 @@ type Relay struct {
 	leaseTaken bool          // it was renewed before anything was adopted, and is kept; written by Load alone
 	leaseClock *ebpf.Program // the clock, where it was loaded before all others
 
-	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, and closed.
+	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, registered, closed.
 	mu       sync.Mutex
 	closed   bool
 	sessions map[uint32]*Session // by slot
 	open     []int               // open sessions of each kind
 	expiries expiryQueue
 
+	registered  link.Link // of a congestion control; nil: it isn't registered
 	attachments []*attachment
 	interfaces  *interfaces  // nil: nothing was ever attached
 	qdiscs      map[int]bool // interfaces (by index) whose clsact qdisc is ours
@@ -140,6 +145,9 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		return nil, err
 	}
 	if err := applySettings(desc, spec, opt.Settings); err != nil {
+		return nil, err
+	}
+	if err := nameAlgorithm(desc, spec, &opt); err != nil {
 		return nil, err
 	}
 	var found map[string]*ebpf.Map
@@ -303,7 +311,7 @@ func (r *Relay) Close() error {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var errs []error
+	errs := []error{r.unregister()}
 	if r.pins != nil && r.opt.Linger > 0 {
 		r.releaseAttachments()
 		errs = append(errs, r.pins.Release())

@@ -40,7 +40,7 @@ const (
 )
 
 // stdNames are the standard headers' files, from the link upwards.
-var stdNames = []string{"link", "ip", "transport", "icmp"}
+var stdNames = []string{"link", "ip", "transport", "icmp", "socket"}
 
 // packages are those of CUE's standard library that only compute.
 var packages = []string{"encoding/hex", "list", "math", "math/bits", "strconv", "strings"}

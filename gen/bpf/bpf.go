@@ -20,7 +20,9 @@ const (
 	FileC      = "relay.bpf.c"
 	FileHeader = "fastrelay.h"
 
-	fileFanOut = "fanout.h" // what follows in FileHeader, where a plan needs it
+	// what follows in FileHeader, where a plan needs it
+	fileFanOut     = "fanout.h"
+	fileCongestion = "congestion.h"
 )
 
 // Options are choices that don't change what the program does.
@@ -60,6 +62,9 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 	files := []string{FileHeader}
 	if r.more {
 		files = append(files, fileFanOut)
+	}
+	if data.Congestion != nil {
+		files = append(files, fileCongestion)
 	}
 	var header strings.Builder
 	for _, name := range files {
@@ -128,7 +133,17 @@ type fileData struct {
 	Structs  []structData
 	Maps     []mapData
 	Programs []programData
+
+	Congestion *congestionData // nil: no program runs at tcp/congestion
 }
+
+// congestionData is what a congestion control does at each event of a socket.
+type congestionData struct {
+	Name   string
+	Events []congestionEvent
+}
+
+type congestionEvent struct{ Event, Program string } // Program: "" where nothing is to be done
 
 type settingData struct{ Doc, Decl string }
 
@@ -179,6 +194,7 @@ func (r *renderer) file() *fileData {
 		d.Programs = append(d.Programs, r.program(prog))
 		reasons = max(reasons, prog.Base+len(prog.Reasons))
 	}
+	d.Congestion = congestion(p)
 	d.Defines = append(d.Defines, fmt.Sprintf("FR_REASONS %d", max(reasons, 1)))
 	if rows > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_ROWS %d", rows))
@@ -207,6 +223,25 @@ func (r *renderer) file() *fileData {
 		if len(h.members) > 0 {
 			d.Headers = append(d.Headers, h.text())
 		}
+	}
+	return d
+}
+
+// congestion says which program runs at which event of a socket.
+func congestion(p *ir.Plan) *congestionData {
+	d := &congestionData{Name: p.Name}
+	some := false
+	for _, event := range []string{"init", "ack", "loss", "release"} {
+		e := congestionEvent{Event: event}
+		for _, prog := range p.Programs {
+			if slices.Contains(prog.On, event) {
+				e.Program, some = shortName(prog.Name)+"_on", true
+			}
+		}
+		d.Events = append(d.Events, e)
+	}
+	if !some {
+		return nil
 	}
 	return d
 }

@@ -203,7 +203,7 @@ func (f *function) meta(k ir.MetaKind) string {
 		case f.turn == nil && f.writes:
 			return "len"
 		}
-		return "skb->len"
+		return f.length()
 	case ir.VLANTag:
 		return "skb->vlan_present"
 	case ir.VLANTCI:

@@ -39,7 +39,7 @@ var meant = sync.OnceValue(func() map[string]bool {
 	for _, name := range keywords {
 		taken[name] = true
 	}
-	for _, file := range []string{FileHeader, fileFanOut} {
+	for _, file := range []string{FileHeader, fileFanOut, fileCongestion} {
 		text, err := templates.FS.ReadFile(file)
 		if err != nil {
 			panic(err) // it is embedded

@@ -25,6 +25,7 @@ type program struct {
 	writes  [][]string
 	hops    map[string]string // route lookups, by what is looked up
 	splits  bool              // it is made of several functions
+	flow    bool              // it runs on a record of a socket instead of a packet
 	fans    int               // functions that fan out
 	copies  int               // functions that make copies
 }
@@ -112,6 +113,7 @@ func (k known) both(l known) known {
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{
 		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name), splits: splits(p),
+		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
@@ -140,6 +142,9 @@ func (r *renderer) program(p *ir.Program) programData {
 	}
 	f.block(p.Body)
 	d.Functions = append(prog.writes, f.entry())
+	if prog.flow {
+		d.Functions = append(d.Functions, prog.forTests())
+	}
 	return d
 }
 
@@ -286,7 +291,24 @@ func (f *function) up(reason int) string {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
-	return fmt.Sprintf("return fr_up(skb, %s);", f.prog.reasonName(reason))
+	return f.upFor(f.prog.reasonName(reason))
+}
+
+// upFor is the statement by which a packet passes to the stack; reason is C.
+func (f *function) upFor(reason string) string {
+	if !f.prog.flow {
+		return fmt.Sprintf("return fr_up(skb, %s);", reason)
+	}
+	return fmt.Sprintf("return fr_leave(%s, %s);", f.length(), reason)
+}
+
+// length is the length of the packet that came.
+func (f *function) length() string {
+	if !f.prog.flow {
+		return "skb->len"
+	}
+	f.dataEnd = true
+	return fmt.Sprintf("fr_length(%s, data_end)", f.usesData())
 }
 
 // unless renders a check: under a condition the packet passes to the stack, or the receiver's turn ends.
@@ -314,7 +336,14 @@ func (f *function) stopIf(pos diag.Pos, cond string, undo []string, stop string)
 
 // entry puts the function together that the kernel calls.
 func (f *function) entry() []string {
-	out := []string{fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", f.prog.name), "{"}
+	head := fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", f.prog.name)
+	if f.prog.flow {
+		head = fmt.Sprintf("static __always_inline int %s(void *data, void *data_end)", f.prog.onRecord())
+	}
+	out := []string{head, "{"}
+	if f.prog.flow {
+		f.data, f.ptrsUsed = false, nil // they are its parameters
+	}
 	if f.data || len(f.ptrsUsed) > 0 {
 		out = append(out, "\tvoid *data, *data_end;")
 	}
@@ -325,8 +354,10 @@ func (f *function) entry() []string {
 		out = append(out, "\t__u64 now = bpf_jiffies64();")
 	}
 	out = append(out, f.structures()...)
-	out = append(out, "")
-	if n := f.prog.ir.Pull; n > 0 {
+	if !f.prog.flow {
+		out = append(out, "")
+	}
+	if n := f.prog.ir.Pull; n > 0 && !f.prog.flow {
 		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
 	}
 	if f.data || len(f.ptrsUsed) > 0 {
@@ -336,6 +367,20 @@ func (f *function) entry() []string {
 		out = append(append(out, ""), pointers...)
 	}
 	return append(append(out, f.text()...), "}")
+}
+
+// onRecord is the name of the function that is the program, of one that runs on a record of a socket.
+func (p *program) onRecord() string { return p.short + "_on" }
+
+// forTests is the entry of such a program for runs on records in the place of frames.
+func (p *program) forTests() []string {
+	return []string{
+		fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", p.name),
+		"{",
+		fmt.Sprintf("\tfr_pull(skb, %d);", ir.RecordSize),
+		fmt.Sprintf("\treturn %s((void *)(long)skb->data, (void *)(long)skb->data_end);", p.onRecord()),
+		"}",
+	}
 }
 
 // fixed reports whether a part begins at a fixed place.
@@ -394,7 +439,7 @@ func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
 	if at == "" {
 		at = f.raw(end)
 	}
-	f.stopIf(pos, at+" > data_end", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
+	f.stopIf(pos, at+" > data_end", nil, f.upFor(reason))
 	f.known.bytes[end.Base] = max(end.Const, have)
 }
 

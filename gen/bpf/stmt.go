@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -382,6 +383,13 @@ func (f *function) lookup(s *ir.Lookup) {
 	f.cover(s.Pos, s)
 	t := s.Row.Table
 	f.declareRow(s.Row)
+	place := strconv.Itoa(f.places[s.Row])
+	if f.prog.flow && copied(t) {
+		at := f.names.own("here_" + f.row(s.Row))
+		f.line("struct %s %s;", f.vals[t], at)
+		f.line("%s = &%s;", f.row(s.Row), at)
+		place = "FR_ON_STACK"
+	}
 	f.line("{")
 	f.indent++
 	if t.Kind == "array" {
@@ -405,7 +413,7 @@ func (f *function) lookup(s *ir.Lookup) {
 		f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
 	} else {
 		f.leased = true
-		args += fmt.Sprintf(", lease, %d, &%s", f.places[s.Row], f.row(s.Row))
+		args += fmt.Sprintf(", lease, %s, &%s", place, f.row(s.Row))
 		if t.Session != nil {
 			f.usesNow()
 			args += ", now"

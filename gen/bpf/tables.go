@@ -180,6 +180,9 @@ func copies(p *ir.Plan) (places map[*ir.Row]int, size int) {
 		}
 		size = end
 	}
+	if size == 0 && slices.ContainsFunc(p.Programs, func(prog *ir.Program) bool { return prog.Hook == ir.Congestion }) {
+		size = 8 // its programs have copies on their stacks, by the same functions
+	}
 	return places, size
 }
 

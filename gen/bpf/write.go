@@ -78,7 +78,9 @@ func (f *function) assemble(head string) []string {
 
 // pass returns the parameters of a function that f calls, and the arguments: all that it uses and doesn't set itself.
 func (f *function) pass(w *function) (params, args []string) {
-	params, args = []string{"struct __sk_buff *skb"}, []string{"skb"}
+	if !f.prog.flow {
+		params, args = []string{"struct __sk_buff *skb"}, []string{"skb"}
+	}
 	add := func(param, arg string) {
 		params, args = append(params, param), append(args, arg)
 	}
@@ -193,7 +195,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 
 func (w *writer) render() {
 	rw := w.rw
-	w.line("__u32 len = skb->len;")
+	w.line("__u32 len = %s;", w.length())
 	w.constantsAt = len(w.lines)
 	w.lengths()
 	w.fx.before()
@@ -254,7 +256,7 @@ func (w *writer) failIf(cond string) {
 	case w.fwd == nil:
 		stop = w.ends("refuse", w.copy.Failed)
 	case !w.changed:
-		stop = fmt.Sprintf("return fr_up(skb, %s);", w.reasonOf(w.fwd.NoRoom))
+		stop = w.upFor(w.reasonOf(w.fwd.NoRoom))
 	default:
 		stop = fmt.Sprintf("return fr_drop(len, %s);", w.reasonOf(w.fwd.Fault))
 	}
@@ -286,7 +288,10 @@ func (w *writer) front(direct string) {
 		w.rederive()
 	}
 	w.usesData()
-	places := w.places()
+	var places []string // a record has no sum of the device's
+	if !w.prog.flow {
+		places = w.places()
+	}
 	if len(places) > 0 {
 		shifted := w.shifted()
 		w.line("")

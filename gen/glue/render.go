@@ -105,22 +105,23 @@ func wrapComments(source []byte) []byte {
 
 // file is the data of the template.
 type file struct {
-	Package  string
-	Relay    string
-	Object   string
-	Kernel   string
-	Version  int
-	Imports  []string
-	Desc     string // a Go literal
-	Settings []setting
-	Optional bool // a setting is given by a pointer
-	Programs []program
-	Tables   []table
-	Sessions []session
-	Counters []field
-	Groups   []group
-	Events   []event
-	Receiver string // the interface that all receivers have, where an event may name several kinds; "": none
+	Package    string
+	Relay      string
+	Object     string
+	Kernel     string
+	Version    int
+	Imports    []string
+	Desc       string // a Go literal
+	Settings   []setting
+	Optional   bool // a setting is given by a pointer
+	Programs   []program
+	Tables     []table
+	Sessions   []session
+	Counters   []field
+	Groups     []group
+	Events     []event
+	Congestion bool   // the relay is a congestion control
+	Receiver   string // the interface that all receivers have, where an event may name several kinds; "": none
 }
 
 type setting struct {
@@ -226,6 +227,11 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 			types.pick(name)
 			members.pick(name)
 		}
+	}
+	f.Congestion = slices.ContainsFunc(p.Programs, func(p *ir.Program) bool { return p.Hook == ir.Congestion })
+	if f.Congestion {
+		members.pick("Register")
+		members.pick("Unregister")
 	}
 	for i, s := range p.Settings {
 		f.Settings = append(f.Settings, newSetting(s, d.Settings[i]))

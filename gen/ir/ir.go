@@ -140,8 +140,9 @@ type Counter struct {
 // Program runs at one hook.
 type Program struct {
 	Name    string
-	Hook    string // "tc/ingress", "tc/egress"
-	L2      bool   // the stack begins with a link-layer header: refuse devices without one
+	Hook    string   // "tc/ingress", "tc/egress", Congestion
+	On      []string // Congestion: the events of a socket that it runs at, by their headers' names
+	L2      bool     // the stack begins with a link-layer header: refuse devices without one
 	Reasons []*Reason
 	Base    int // index of Reasons[0] in the relay's array of reasons
 	Pull    int // bytes to make linear before parsing, where the packet has as many
@@ -151,6 +152,14 @@ type Program struct {
 	Paths   []string // the sequences of headers, for people: "eth ipv4 udp channel_data"
 	Pos     diag.Pos
 }
+
+// Congestion is the hook without a packet. Its programs run on a record of a TCP socket, of RecordSize bytes, which has
+// the place of the frame. What a program writes there are decisions; the kernel's side of it (templates/congestion.h)
+// carries them out.
+const (
+	Congestion = "tcp/congestion"
+	RecordSize = 144
+)
 
 // ReasonKind says what happened to a packet.
 type ReasonKind int

@@ -74,11 +74,12 @@ type Hook uint8
 
 // Hooks.
 const (
-	HookIngress Hook = iota + 1 // packets that an interface receives
-	HookEgress                  // packets that an interface sends
+	HookIngress    Hook = iota + 1 // packets that an interface receives
+	HookEgress                     // packets that an interface sends
+	HookCongestion                 // events of TCP sockets; their programs run on records in the place of frames
 )
 
-var hookNames = []string{"", "tc/ingress", "tc/egress"}
+var hookNames = []string{"", "tc/ingress", "tc/egress", "tcp/congestion"}
 
 // HopState says whether and how packets can leave towards an address.
 type HopState uint8

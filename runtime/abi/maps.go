@@ -4,21 +4,22 @@ import "fmt"
 
 // Names of the maps that relays have besides those of their tables and groups.
 const (
-	MapLease     = "fr_lease"
-	MapReasons   = "fr_reasons"
-	MapSlots     = "fr_slots"
-	MapUsage     = "fr_usage"
-	MapShared    = "fr_shared"
-	MapNamed     = "fr_named"
-	MapReceivers = "fr_receivers"
-	MapCredits   = "fr_credits"
-	MapTranslate = "fr_translate"
-	MapEvents    = "fr_events"
-	MapLost      = "fr_lost"
-	MapScratch   = "fr_scratch"
-	MapFront     = "fr_front"
-	MapRows      = "fr_rows"
-	MapLearned   = "fr_learned"
+	MapLease      = "fr_lease"
+	MapReasons    = "fr_reasons"
+	MapCongestion = "fr_congestion" // struct_ops: a congestion control of TCP; never pinned
+	MapSlots      = "fr_slots"
+	MapUsage      = "fr_usage"
+	MapShared     = "fr_shared"
+	MapNamed      = "fr_named"
+	MapReceivers  = "fr_receivers"
+	MapCredits    = "fr_credits"
+	MapTranslate  = "fr_translate"
+	MapEvents     = "fr_events"
+	MapLost       = "fr_lost"
+	MapScratch    = "fr_scratch"
+	MapFront      = "fr_front"
+	MapRows       = "fr_rows"
+	MapLearned    = "fr_learned"
 )
 
 // PinnedLayout is the pin beside those of the maps that says what is in them.
