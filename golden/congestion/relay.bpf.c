@@ -138,13 +138,13 @@ _Static_assert(sizeof(struct event_created) == 64, "layout of event_created");
 struct event_signal {
 	struct fr_event head;
 	__u64 flow;
+	__u32 round;
 	__u32 acked;
 	__u32 lost;
 	__u32 min_rtt;
-	__u8 pad0[4];
 	__u64 rate;
 	__u8 state;
-	__u8 pad1[7];
+	__u8 pad0[7];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct event_signal) == 56, "layout of event_signal");
@@ -305,7 +305,6 @@ static __always_inline int start_on(void *data, void *data_end)
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
-
 	struct hdr_socket *socket = data;
 	struct hdr_init *init = data + 112;
 
@@ -377,11 +376,11 @@ static __always_inline int control_ack_send(void *data, void *data_end)
 	if (!event0)
 		return fr_leave(fr_length(data, data_end), reason_control_ring_full);
 	fr_head(&event0->head, 0, 2, sizeof(*event0));
-	st32((void *)event0 + 36, 0);
 	st8((void *)event0 + 49, 0);
 	st16((void *)event0 + 50, 0);
 	st32((void *)event0 + 52, 0);
 	event0->flow = (__u64)ld64(&socket->id);
+	event0->round = (__u64)ld32(&socket->round);
 	event0->acked = (__u64)ld32(&ack->acked);
 	event0->lost = (__u64)ld32(&ack->lost);
 	event0->min_rtt = (__u64)ld32(&ack->min_rtt);
@@ -548,7 +547,6 @@ static __always_inline int control_on(void *data, void *data_end)
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
-
 	struct hdr_socket *socket = data;
 
 	/* control: { */
@@ -608,7 +606,6 @@ static __always_inline int finish_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 
 	struct hdr_socket *socket = data;
 	struct hdr_release *release = data + 112;

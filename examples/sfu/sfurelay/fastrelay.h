@@ -317,8 +317,8 @@ static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
 }
 
 /*
- * The tag in the packet's metadata, by one instruction. Where several places read it, clang may compute
- * the field's address once, and the verifier refuses a context pointer that was added to.
+ * The tag in the packet's metadata, by one instruction. Where several places read it, clang may
+ * compute the field's address once, and the verifier refuses a context pointer that was added to.
  */
 static __always_inline __u32 fr_vlan_tci(const struct __sk_buff *skb)
 {
@@ -430,6 +430,18 @@ static __noinline int fr_up(struct __sk_buff *skb, __u32 reason)
 	return TC_ACT_UNSPEC;
 }
 
+/* The same of a record of a socket, whose length is given. */
+static __noinline int fr_leave(__u32 len, __u32 reason)
+{
+	fr_count(reason, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline __u32 fr_length(const void *data, const void *data_end)
+{
+	return data_end - data;
+}
+
 /* The packet is dropped; len is the length that it came with. */
 static __noinline int fr_drop(__u32 len, __u32 reason)
 {
@@ -471,6 +483,12 @@ enum fr_found {
 	FR_FOUND,
 	FR_CHANGING, /* rows changed at each attempt */
 };
+
+/*
+ * In place of a place in fr_rows: the row is copied to where the caller says, on its stack. A
+ * program that another one may interrupt on the same processor has to.
+ */
+#define FR_ON_STACK (~0U)
 
 /*
  * Between two changes lies a system call, and between two readings less: more than one attempt is
@@ -543,8 +561,8 @@ static __always_inline __u64 fr_count_of(const void *changes, const void *learne
 }
 
 /*
- * Finds a row and copies it to a place in fr_rows; learned counts what programs write to the
- * table, or is NULL.
+ * Finds a row and copies it to a place in fr_rows, or to the caller's stack; learned counts what
+ * programs write to the table, or is NULL.
  */
 static __always_inline enum fr_found fr_find(void *map, const void *key,
 					     const struct fr_lease *lease, __u32 place, void **row,
@@ -565,10 +583,12 @@ static __always_inline enum fr_found fr_find(void *map, const void *key,
 
 		if (!found)
 			return FR_MISSING;
-		rows = bpf_map_lookup_elem(&fr_rows, &zero);
-		if (!rows)
-			return FR_MISSING;
-		*row = rows + place;
+		if (place != FR_ON_STACK) { /* a constant */
+			rows = bpf_map_lookup_elem(&fr_rows, &zero);
+			if (!rows)
+				return FR_MISSING;
+			*row = rows + place;
+		}
 		FR_INJECT_DELAY();
 		after = fr_count_of(changes, learned, fr_after(copy(*row, found)));
 		if (likely(before == after) && !(word == FR_STORING && before & 1))
