@@ -1,0 +1,298 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/congestion/congestionrelay"
+	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// childName makes the test binary a controller, which can be killed.
+const childName = "FASTRELAY_CONGESTION_CHILD"
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(childName); name != "" {
+		if err := run(context.Background(), "cubic", name, time.Millisecond); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// place is a network with a sender and a receiver, and a slow link between them.
+type place struct {
+	sender   *testnet.Host
+	listener net.Listener
+}
+
+const rate = 100_000_000 // bits a second
+
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	needs.Root(t)
+	n := testnet.Start(t)
+	sender, err1 := n.Host("sender")
+	receiver, err2 := n.Host("receiver")
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	near, far, err := n.Join(sender, "out0", receiver, "in0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		near.AddAddr("192.0.2.1/24"), far.AddAddr("192.0.2.2/24"), near.SetSegmentation(false),
+		near.SetRate(rate, 100_000),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := &place{sender: sender}
+	if err := receiver.Do(func() error {
+		p.listener, err = net.Listen("tcp", "192.0.2.2:5001")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := p.listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(io.Discard, c)
+				c.Close()
+			}()
+		}
+	}()
+	t.Cleanup(func() { p.listener.Close() })
+	return p
+}
+
+// dial makes a connection that has chosen a congestion control.
+func (p *place) dial(name string) (c net.Conn, err error) {
+	err = p.sender.Do(func() error {
+		d := net.Dialer{Timeout: 30 * time.Second, Control: func(_, _ string, c syscall.RawConn) (err error) {
+			return errors.Join(c.Control(func(fd uintptr) {
+				err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
+			}), err)
+		}}
+		c, err = d.Dial("tcp", "192.0.2.2:5001")
+		return err
+	})
+	return c, err
+}
+
+// send sends for a while, and returns how many bits a second.
+func send(t *testing.T, c net.Conn, d time.Duration) float64 {
+	t.Helper()
+	begin, sent := time.Now(), 0
+	block := make([]byte, 1<<16)
+	for time.Since(begin) < d {
+		n, err := c.Write(block)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent += n
+	}
+	return 8 * float64(sent) / time.Since(begin).Seconds()
+}
+
+// controlled is a relay with a controller.
+func controlled(t *testing.T, name, algorithm string) (*congestionrelay.Relay, func()) {
+	t.Helper()
+	interval := uint32(1000)
+	relay, err := congestionrelay.Load(congestionrelay.Options{
+		Algorithm: name, Settings: congestionrelay.Settings{Interval: &interval},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { relay.Close() })
+	if err := relay.Register(); err != nil {
+		t.Fatal(err)
+	}
+	return relay, serve(t, relay, algorithm)
+}
+
+// serve starts a controller; what it returns ends it.
+func serve(t *testing.T, relay *congestionrelay.Relay, algorithm string) func() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- control.Serve(ctx, relay, control.Algorithms[algorithm]) }()
+	end := sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func rows(t *testing.T, relay *congestionrelay.Relay) (all []congestionrelay.FlowsEntry) {
+	t.Helper()
+	for e, err := range relay.Flows.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	if err := testnet.Until(5*time.Second, what, holds); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Each algorithm fills a link, and its decisions are carried out.
+func TestAlgorithms(t *testing.T) {
+	for algorithm := range control.Algorithms {
+		t.Run(algorithm, func(t *testing.T) {
+			p := newPlace(t)
+			relay, _ := controlled(t, "fr_t_"+algorithm, algorithm)
+			c, err := p.dial("fr_t_" + algorithm)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			send(t, c, time.Second)
+			got := send(t, c, 2*time.Second)
+			until(t, "there is a row for the flow", func() bool { return len(rows(t, relay)) == 1 })
+			counts, err := relay.Counters()
+			if err != nil {
+				t.Fatal(err)
+			}
+			passed, err := relay.Control.Count(congestionrelay.ControlPass)
+			if err != nil {
+				t.Fatal(err)
+			}
+			row := rows(t, relay)[0]
+			t.Logf("%.0f Mbit/s; %d events were decided, %d signals unanswered, %d losses; last %+v", got/1e6,
+				passed.Packets, counts.Unanswered, counts.Losses, row)
+			if got < 0.6*rate || passed.Packets < 100 {
+				t.Errorf("%.0f Mbit/s of %.0f, %d events were decided", got/1e6, rate/1e6, passed.Packets)
+			}
+		})
+	}
+}
+
+// A thousand flows at once each have a row, and none is left after them.
+func TestThousandFlows(t *testing.T) {
+	p := newPlace(t)
+	relay, _ := controlled(t, "fr_t_many", "cubic")
+	const flows = 1000
+	var all [flows]net.Conn
+	for i := range all {
+		c, err := p.dial("fr_t_many")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		all[i] = c
+	}
+	until(t, "each has a row", func() bool { return len(rows(t, relay)) == flows })
+	var wg sync.WaitGroup
+	for _, c := range all {
+		wg.Go(func() {
+			if _, err := c.Write(make([]byte, 20_000)); err != nil {
+				t.Error(err)
+			}
+			c.Close()
+		})
+	}
+	wg.Wait()
+	until(t, "no row is left", func() bool { return len(rows(t, relay)) == 0 })
+	if lost := relay.Lost(); lost != (congestionrelay.Lost{}) {
+		t.Errorf("records were lost: %+v", lost)
+	}
+}
+
+// The controller is killed: flows go on by Reno's rules, and no other flow can choose it.
+func TestKilled(t *testing.T) {
+	p := newPlace(t)
+	const name = "fr_t_killed"
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), childName+"="+name)
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testnet.StartChild(child); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Process.Kill()
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(line, err)
+	}
+	c, err := p.dial(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := send(t, c, time.Second)
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait()
+	after := send(t, c, 3*time.Second)
+	t.Logf("%.0f Mbit/s, and %.0f after it was killed", before/1e6, after/1e6)
+	if after < 0.6*rate {
+		t.Errorf("%.0f Mbit/s after it was killed, of %.0f", after/1e6, rate/1e6)
+	}
+	until(t, "nothing can choose it", func() bool {
+		c, err := p.dial(name)
+		if err == nil {
+			c.Close()
+		}
+		return errors.Is(err, unix.ENOENT)
+	})
+}
+
+// One algorithm is replaced by another while a flow runs, which takes no notice.
+func TestReplaced(t *testing.T) {
+	p := newPlace(t)
+	relay, end := controlled(t, "fr_t_replaced", "reno")
+	c, err := p.dial("fr_t_replaced")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	send(t, c, 500*time.Millisecond)
+	end()
+	send(t, c, 200*time.Millisecond) // silence: Reno's rules in the kernel
+	serve(t, relay, "bbr")
+	send(t, c, 500*time.Millisecond)
+	until(t, "the second one decides", func() bool {
+		send(t, c, 10*time.Millisecond)
+		all := rows(t, relay)
+		return len(all) == 1 && all[0].Row.Firm && all[0].Row.Cwnd > 0
+	})
+	if got := send(t, c, 2*time.Second); got < 0.6*rate {
+		t.Errorf("%.0f Mbit/s of %.0f", got/1e6, rate/1e6)
+	}
+}

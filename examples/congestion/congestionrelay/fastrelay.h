@@ -1,0 +1,2576 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * fastrelay.h: what every generated relay is made of. Nothing else is included: the types and
+ * numbers of the kernel's user interface (include/uapi/linux/bpf.h) that a relay uses stand here,
+ * so that the same clang makes the same object on every machine.
+ *
+ * A relay defines these before it includes the header:
+ *	FR_REASONS	entries of fr_reasons
+ *	FR_NEEDS_ROWS	bytes for copies of rows, where it has tables whose memory is reused at once
+ *	FR_NEEDS_LEARNED	tables among them that programs write to
+ *	FR_NEEDS_SLOTS	entries of fr_slots and fr_usage, where it has sessions
+ *	FR_USAGES	usage counters in a slot, where it has sessions
+ *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
+ *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
+ *	FR_NEEDS_SCRATCH	where it moves payloads
+ *	FR_NEEDS_ZEROS	a power of two, where it makes zeros of up to so many bytes of a header
+ *	FR_NEEDS_FACTS	where it asks what the kernel knows about a packet
+ *
+ * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the
+ * same checksum as network order does (RFC 1071, 2.B), and needs no byte swaps.
+ */
+#ifndef FASTRELAY_H
+#define FASTRELAY_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef int __s32;
+typedef long long __s64;
+
+/* In the order of bytes that the packet has. */
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+typedef struct {
+	__be64 head, tail;
+} __be128;
+
+#define NULL ((void *)0)
+#define SEC(name) __attribute__((section(name), used))
+#define __always_inline inline __attribute__((always_inline, unused))
+#define __noinline __attribute__((noinline, unused))
+#define __packed_aligned(n) __attribute__((packed, aligned(n)))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/*
+ * Keep clang from knowing a value, so that it can't move or drop a check that the verifier needs.
+ */
+#define barrier_var(v) asm volatile("" : "+r"(v))
+
+/* Map definitions, as BTF. */
+#define __uint(name, val) int(*name)[val]
+#define __type(name, val) typeof(val) *name
+#define FR_ARRAY(name, kind, flags, entries, val)                                                  \
+	struct {                                                                                   \
+		__uint(type, kind);                                                                \
+		__uint(map_flags, flags);                                                          \
+		__uint(max_entries, entries);                                                      \
+		__type(key, __u32);                                                                \
+		__type(value, val);                                                                \
+	} name SEC(".maps")
+
+#define bpf_htons(x) ((__u16)__builtin_bswap16((__u16)(x)))
+#define bpf_htonl(x) ((__u32)__builtin_bswap32((__u32)(x)))
+#define bpf_cpu_to_be64(x) ((__u64)__builtin_bswap64((__u64)(x)))
+
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_LRU_PERCPU_HASH = 10,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_F_NO_PREALLOC = 1 << 0,
+	BPF_F_MMAPABLE = 1 << 10,
+	BPF_F_RECOMPUTE_CSUM = 1 << 0,	    /* bpf_skb_store_bytes */
+	BPF_F_PSEUDO_HDR = 1 << 4,	    /* bpf_l4_csum_replace */
+	BPF_F_MARK_MANGLED_0 = 1 << 5,	    /* bpf_l4_csum_replace */
+	BPF_F_ADJ_ROOM_NO_CSUM_RESET = 1 << 5, /* bpf_skb_adjust_room */
+	BPF_ADJ_ROOM_MAC = 1,
+};
+
+enum {
+	TC_ACT_UNSPEC = -1, /* the next program decides; TCX_NEXT */
+	TC_ACT_SHOT = 2,
+};
+
+enum {
+	AF_INET = 2,
+	AF_INET6 = 10,
+	ETH_HLEN = 14,
+	ETH_P_IP = 0x0800,
+	ETH_P_IPV6 = 0x86DD,
+};
+
+struct __sk_buff {
+	__u32 len, pkt_type, mark, queue_mapping, protocol;
+	__u32 vlan_present, vlan_tci, vlan_proto;
+	__u32 priority, ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid;
+	__u32 data, data_end;
+	__u32 napi_id, family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4];
+	__u32 remote_port, local_port, data_meta;
+	__u64 flow_keys, tstamp;
+	__u32 wire_len, gso_segs;
+	__u64 sk;
+	__u32 gso_size;
+};
+
+struct bpf_fib_lookup {
+	__u8 family, l4_protocol;
+	__u16 sport, dport, tot_len;
+	__u32 ifindex;
+	__u32 flowinfo; /* IPv4: the first byte is the type of service */
+	__u32 src[4];	/* IPv4: the first word */
+	__u32 dst[4];	/* likewise; comes back as the next hop */
+	__u32 vlan;
+	__u8 smac[6], dmac[6];
+};
+
+struct bpf_redir_neigh {
+	__u32 nh_family;
+	__u32 nh[4]; /* IPv4: the first word */
+};
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value,
+				   __u64 flags) = (void *)2;
+static long (*bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 off, const void *from, __u32 len,
+				   __u64 flags) = (void *)9;
+static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 off, __u64 from, __u64 to,
+				   __u64 flags) = (void *)11;
+static long (*bpf_skb_vlan_pop)(struct __sk_buff *skb) = (void *)19;
+static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+static long (*bpf_skb_load_bytes)(const void *skb, __u32 off, void *to, __u32 len) = (void *)26;
+static __s64 (*bpf_csum_diff)(void *from, __u32 from_size, void *to, __u32 to_size,
+			      __u32 seed) = (void *)28;
+static long (*bpf_skb_change_proto)(struct __sk_buff *skb, __u16 proto, __u64 flags) = (void *)31;
+static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
+static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
+static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 diff, __u32 mode,
+				   __u64 flags) = (void *)50;
+static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen,
+			      __u32 flags) = (void *)69;
+static __u64 (*bpf_jiffies64)(void) = (void *)118;
+static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen,
+				  __u64 flags) = (void *)152;
+
+/*
+ * Layouts that the runtime shares (docs/abi.md).
+ */
+
+struct fr_endpoint {
+	__u8 addr[16];
+	__u16 port; /* host order */
+};
+
+enum fr_hop_state {
+	FR_HOP_NONE,
+	FR_HOP_DIRECT,
+	FR_HOP_NEIGHBOUR,
+	FR_HOP_LOCAL, FR_HOP_UNREACHABLE, FR_HOP_BLACKHOLE, FR_HOP_PROHIBIT,
+};
+
+struct fr_hop {
+	__u32 ifindex;
+	__u16 mtu;
+	__u8 state, pad;
+	__u8 dst[6], src[6];
+};
+
+struct fr_next_hop {
+	struct fr_hop hop;
+	__u8 addr[16];
+};
+
+struct fr_prefix {
+	__u32 len; /* bits of the mapped address */
+	__u8 addr[16];
+};
+
+struct fr_lease {
+	__u64 deadline, now;
+	__u64 changes; /* goes up before user space replaces or deletes a row */
+	/* goes up before and after user space writes an entry of an array: odd in between */
+	__u64 storing;
+};
+
+struct fr_reason {
+	__u64 packets, bytes;
+};
+
+FR_ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, 1, struct fr_lease);
+
+FR_ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_REASONS, struct fr_reason);
+
+/*
+ * Memory. Packets and table values are read and written in the width that is asked for, whatever
+ * their alignment: the verifier allows it, and the processors that have a just-in-time compiler do
+ * it at full speed. The stack is different: there every access has to be aligned, and generated
+ * code takes care of it.
+ */
+
+static __always_inline __u8 ld8(const void *p) { return *(const __u8 *)p; }
+static __always_inline __u16 ld16(const void *p) { return *(const __u16 *)p; }
+static __always_inline __u32 ld32(const void *p) { return *(const __u32 *)p; }
+static __always_inline __u64 ld64(const void *p) { return *(const __u64 *)p; }
+static __always_inline __be128 ld128(const void *p)
+{
+	return (__be128) { .head = ld64(p), .tail = ld64(p + 8) };
+}
+
+static __always_inline void st8(void *p, __u8 v) { *(__u8 *)p = v; }
+static __always_inline void st16(void *p, __u16 v) { *(__u16 *)p = v; }
+static __always_inline void st32(void *p, __u32 v) { *(__u32 *)p = v; }
+static __always_inline void st64(void *p, __u64 v) { *(__u64 *)p = v; }
+static __always_inline void st128(void *p, __be128 v)
+{
+	st64(p, v.head);
+	st64(p + 8, v.tail);
+}
+
+/* Settings: written before the program is loaded, so not what clang thinks they are. */
+static __always_inline __u8 ldv8(const volatile void *p) { return *(const volatile __u8 *)p; }
+static __always_inline __u16 ldv16(const volatile void *p) { return *(const volatile __u16 *)p; }
+static __always_inline __u32 ldv32(const volatile void *p) { return *(const volatile __u32 *)p; }
+static __always_inline __u64 ldv64(const volatile void *p) { return *(const volatile __u64 *)p; }
+
+/* Big-endian integers in the packet. */
+static __always_inline __u64 be8(const void *p) { return ld8(p); }
+static __always_inline __u64 be16(const void *p) { return bpf_htons(ld16(p)); }
+static __always_inline __u64 be32(const void *p) { return bpf_htonl(ld32(p)); }
+static __always_inline __u64 be64(const void *p) { return bpf_cpu_to_be64(ld64(p)); }
+
+/*
+ * Whether a lookup has found a row, as a number. Clang would make one question about two pointers
+ * at once of two questions, and the verifier prohibits that.
+ */
+static __always_inline __u32 fr_has(const void *row)
+{
+	__u32 has = row != NULL;
+
+	barrier_var(has);
+	return has;
+}
+
+/*
+ * A variable offset, for use in packet access. The mask is one less than a power of two, and the
+ * value never exceeds it; but a kernel forgets the bounds of a value that it had to put on the
+ * stack.
+ */
+static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
+{
+	barrier_var(v);
+	return v & mask;
+}
+
+/*
+ * The place of a value among those for each level of priority. It is below their number; but a
+ * kernel forgets the bounds of a value that it had to put on the stack.
+ */
+static __always_inline __u64 fr_level(__u64 level, __u64 levels)
+{
+	asm("if %0 < %1 goto +1\n\t%0 = 0" : "+r"(level) : "i"(levels));
+	return level;
+}
+
+/*
+ * One side of a choice between facts about the packet: clang would choose the address first, which
+ * the verifier forbids.
+ */
+static __always_inline __u64 fr_fact(__u64 v)
+{
+	barrier_var(v);
+	return v;
+}
+
+/*
+ * A size between 1 and max, a power of two, for helpers that want one they can trust. It is that
+ * already, but old kernels don't learn it from comparisons.
+ */
+static __always_inline __u32 fr_size(__u32 n, __u32 max)
+{
+	n--;
+	barrier_var(n);
+	return (n & (max - 1)) + 1;
+}
+
+/*
+ * A pointer whose offset clang must not compute in another way, because the verifier checked this
+ * one.
+ */
+static __always_inline void *fr_pin(void *p)
+{
+	barrier_var(p);
+	return p;
+}
+
+/*
+ * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: after
+ * each field that may be missing it would follow two ways through all of the rest. A frame is
+ * shorter than a megabyte, so that nothing is added.
+ */
+static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
+{
+	place += skb->len >> 20;
+	barrier_var(place);
+	return place & 0xFFF;
+}
+
+/*
+ * The tag in the packet's metadata, by one instruction. Where several places read it, clang may
+ * compute the field's address once, and the verifier refuses a context pointer that was added to.
+ */
+static __always_inline __u32 fr_vlan_tci(const struct __sk_buff *skb)
+{
+	__u32 tci;
+
+	asm volatile("%0 = *(u32 *)(%1 + %2)"
+		     : "=r"(tci)
+		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, vlan_tci)));
+	return tci;
+}
+
+/* 0, but an address that it is added to isn't known before v is. */
+static __always_inline __u64 fr_after(__u64 v)
+{
+	asm volatile("%0 &= 0" : "+r"(v));
+	return v;
+}
+
+/* An IPv4 address (as on the wire) into a zeroed 16-byte one: ::ffff:a.b.c.d. */
+static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
+{
+	st16(dst + 10, 0xFFFF);
+	__builtin_memcpy(dst + 12, &addr, 4);
+}
+
+/* A 16-byte address; at is the offset of dst from an address that is a multiple of 8. */
+static __always_inline void fr_put_v6(void *dst, const void *addr, __u32 at)
+{
+	switch (at & 7) {
+	case 0:
+		st64(dst, ld64(addr));
+		st64(dst + 8, ld64(addr + 8));
+		break;
+	case 4:
+		st32(dst, ld32(addr));
+		st64(dst + 4, ld64(addr + 4));
+		st32(dst + 12, ld32(addr + 12));
+		break;
+	case 2:
+		st16(dst, ld16(addr));
+		st32(dst + 2, ld32(addr + 2));
+		st64(dst + 6, ld64(addr + 6));
+		st16(dst + 14, ld16(addr + 14));
+		break;
+	default:
+		st16(dst, ld16(addr));
+		st64(dst + 2, ld64(addr + 2));
+		st32(dst + 10, ld32(addr + 10));
+		st16(dst + 14, ld16(addr + 14));
+	}
+}
+
+/* A 16-byte address is an IPv4 one. */
+static __always_inline int fr_is_v4(const void *addr)
+{
+	return ld64(addr) == 0 && ld32(addr + 8) == 0xFFFF0000;
+}
+
+/* An IPv4 address (as on the wire) is a group's, or 255.255.255.255. */
+static __always_inline int fr_multicast_v4(__u32 addr)
+{
+	return (addr & 0xF0) == 0xE0 || addr == 0xFFFFFFFF;
+}
+
+/*
+ * An IPv4 address may be another host's: not in 0.0.0.0/8 or 127.0.0.0/8, no group's, not
+ * 255.255.255.255. Two comparisons of its first byte suffice for nearly all of them.
+ */
+static __always_inline int fr_unicast_v4(__u32 addr)
+{
+	__u32 first = addr & 0xFF;
+
+	return likely(first - 1 < 223 && first != 127) || (first >= 240 && addr != 0xFFFFFFFF);
+}
+
+static __always_inline int fr_multicast(const void *addr)
+{
+	return ld8(addr) == 0xFF || (fr_is_v4(addr) && fr_multicast_v4(ld32(addr + 12)));
+}
+
+/* The same for a 16-byte address: not ::, ::1 or a group's. */
+static __always_inline int fr_unicast(const void *addr)
+{
+	if (likely(ld64(addr)))
+		return ld8(addr) != 0xFF;
+	if (fr_is_v4(addr))
+		return fr_unicast_v4(ld32(addr + 12));
+	return (ld64(addr + 8) & ~(1ULL << 56)) != 0;
+}
+
+/*
+ * Counters and verdicts.
+ */
+
+static __always_inline void fr_count(__u32 reason, __u32 len)
+{
+	struct fr_reason *r = bpf_map_lookup_elem(&fr_reasons, &reason);
+
+	if (likely(r)) {
+		r->packets++;
+		r->bytes += len;
+	}
+}
+
+/* The packet passes to the stack, as it came. */
+static __noinline int fr_up(struct __sk_buff *skb, __u32 reason)
+{
+	fr_count(reason, skb->len);
+	return TC_ACT_UNSPEC;
+}
+
+/* The same of a record of a socket, whose length is given. */
+static __noinline int fr_leave(__u32 len, __u32 reason)
+{
+	fr_count(reason, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline __u32 fr_length(const void *data, const void *data_end)
+{
+	return data_end - data;
+}
+
+/* The packet is dropped; len is the length that it came with. */
+static __noinline int fr_drop(__u32 len, __u32 reason)
+{
+	fr_count(reason, len);
+	return TC_ACT_SHOT;
+}
+
+static __always_inline struct fr_lease *fr_the_lease(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&fr_lease, &zero);
+}
+
+/* The relay may forward: the process that answers for it is alive. */
+static __always_inline int fr_lease_valid(const struct fr_lease *l, __u64 now)
+{
+	return l && now < *(const volatile __u64 *)&l->deadline;
+}
+
+#ifdef FR_NEEDS_ROWS
+
+/*
+ * Rows. Where user space replaces or deletes a row, the kernel may use its memory at once for the
+ * next row that is written, under a program that has found it and is still reading. So a program
+ * reads a row whole, into memory of this processor, and then looks whether user space has begun to
+ * write or to delete one since before the lookup; if so, it reads again. A row that is being
+ * written meanwhile does no harm: its memory was free before the lookup, and can't be what the
+ * lookup found.
+ *
+ * On a processor that reorders loads, each has to come after the last one: the address of the next
+ * load depends on it.
+ */
+
+FR_ARRAY(fr_rows, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct { __u8 bytes[FR_NEEDS_ROWS]; });
+
+enum fr_found {
+	FR_MISSING,
+	FR_FOUND,
+	FR_CHANGING, /* rows changed at each attempt */
+};
+
+/*
+ * In place of a place in fr_rows: the row is copied to where the caller says, on its stack. A
+ * program that another one may interrupt on the same processor has to.
+ */
+#define FR_ON_STACK (~0U)
+
+/*
+ * Between two changes lies a system call, and between two readings less: more than one attempt is
+ * needed once in a thousand.
+ */
+#define FR_ATTEMPTS 4
+
+/* Tests define it to be slow where it matters. */
+#ifndef FR_INJECT_DELAY
+#define FR_INJECT_DELAY()
+#endif
+
+/*
+ * What copies a row is generated for each table, piece by piece as programs read it: a processor
+ * that reads what was written in two pieces waits until both are in memory. all depends on all
+ * that was read.
+ */
+#define FR_COPY(bits, off)                                                                         \
+	do {                                                                                       \
+		__u##bits v = *(const volatile __u##bits *)(from + (off));                         \
+												   \
+		FR_INJECT_DELAY();                                                                 \
+		st##bits(to + (off), v);                                                           \
+		all |= v;                                                                          \
+	} while (0)
+
+/* Members of more than one piece. */
+#define FR_COPY_ENDPOINT(off)                                                                      \
+	do {                                                                                       \
+		FR_COPY(64, off);                                                                  \
+		FR_COPY(64, (off) + 8);                                                            \
+		FR_COPY(16, (off) + 16);                                                           \
+	} while (0)
+#define FR_COPY_HOP(off)                                                                           \
+	do {                                                                                       \
+		FR_COPY(64, off);                                                                  \
+		FR_COPY(64, (off) + 8);                                                            \
+		FR_COPY(32, (off) + 16);                                                           \
+	} while (0)
+
+/* Which word of fr_lease counts a table's changes. */
+enum fr_changes {
+	FR_CHANGES = __builtin_offsetof(struct fr_lease, changes),
+	FR_STORING = __builtin_offsetof(struct fr_lease, storing),
+};
+
+#ifdef FR_NEEDS_LEARNED
+/* Programs write to some tables as well: for each of these, rows that they have begun to write. */
+FR_ARRAY(fr_learned, BPF_MAP_TYPE_ARRAY, 0, FR_NEEDS_LEARNED, __u64);
+
+static __always_inline void fr_learning(__u32 table)
+{
+	__u64 *n = bpf_map_lookup_elem(&fr_learned, &table);
+
+	if (likely(n))
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline const void *fr_learned_in(__u32 table)
+{
+	return bpf_map_lookup_elem(&fr_learned, &table);
+}
+#endif
+
+static __always_inline __u64 fr_count_of(const void *changes, const void *learned, __u64 after)
+{
+	__u64 n = *(const volatile __u64 *)(changes + after);
+
+	return learned ? n + *(const volatile __u64 *)(learned + after) : n;
+}
+
+/*
+ * Finds a row and copies it to a place in fr_rows, or to the caller's stack; learned counts what
+ * programs write to the table, or is NULL.
+ */
+static __always_inline enum fr_found fr_find(void *map, const void *key,
+					     const struct fr_lease *lease, __u32 place, void **row,
+					     __u64 (*copy)(void *, const void *),
+					     enum fr_changes word, const void *learned)
+{
+	const void *changes;
+	__u32 zero = 0, i;
+
+	if (!lease)
+		return FR_MISSING;
+	changes = fr_pin((void *)lease) + word; /* not before the check */
+	_Pragma("clang loop unroll(disable)")
+	for (i = 0; i < FR_ATTEMPTS; i++) {
+		__u64 before = fr_count_of(changes, learned, 0), after;
+		const void *found = bpf_map_lookup_elem(map, key + fr_after(before));
+		void *rows;
+
+		if (!found)
+			return FR_MISSING;
+		if (place != FR_ON_STACK) { /* a constant */
+			rows = bpf_map_lookup_elem(&fr_rows, &zero);
+			if (!rows)
+				return FR_MISSING;
+			*row = rows + place;
+		}
+		FR_INJECT_DELAY();
+		after = fr_count_of(changes, learned, fr_after(copy(*row, found)));
+		if (likely(before == after) && !(word == FR_STORING && before & 1))
+			return FR_FOUND;
+	}
+	return FR_CHANGING;
+}
+
+#endif
+
+#ifdef FR_NEEDS_SLOTS
+
+struct fr_slot {
+	__u64 deadline;
+	__u32 gen, pad;
+};
+
+struct fr_usage {
+	__u64 last;
+	struct fr_reason rows[FR_USAGES];
+};
+
+FR_ARRAY(fr_slots, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SLOTS, struct fr_slot);
+
+FR_ARRAY(fr_usage, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_SLOTS, struct fr_usage);
+
+/*
+ * A session's row counts only while its slot is open, is still the row's, and has not reached its
+ * deadline.
+ */
+static __always_inline int fr_alive(__u32 slot, __u32 gen, __u64 now)
+{
+	struct fr_slot *s = bpf_map_lookup_elem(&fr_slots, &slot);
+
+	return s && gen && *(volatile __u32 *)&s->gen == gen &&
+	       now < *(volatile __u64 *)&s->deadline;
+}
+
+static __always_inline void fr_use(__u32 slot, __u32 row, __u32 len, __u64 now)
+{
+	struct fr_usage *u = bpf_map_lookup_elem(&fr_usage, &slot);
+
+	if (likely(u)) {
+		u->last = now;
+		u->rows[row].packets++;
+		u->rows[row].bytes += len;
+	}
+}
+
+#endif
+
+#ifdef FR_NEEDS_SHARED
+
+FR_ARRAY(fr_shared, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SHARED, __u64);
+
+/* User space adds to the same counters, in memory that it maps; index 0 is no counter. */
+static __always_inline void fr_shared_add(__u32 index, __u64 by)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
+
+	if (by && index && v) /* to add nothing costs as much as to add something */
+		__sync_fetch_and_add(v, by);
+}
+
+static __always_inline __u64 fr_shared_get(__u32 index)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
+
+	return index && v ? *(volatile __u64 *)v : 0;
+}
+
+#endif
+
+#ifdef FR_NEEDS_NAMED
+
+FR_ARRAY(fr_named, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_NAMED, __u64);
+
+static __always_inline void fr_named_add(__u32 index, __u64 by)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_named, &index);
+
+	if (likely(v))
+		*v += by;
+}
+
+#endif
+
+/*
+ * The packet's memory.
+ */
+
+/* Make the first want bytes readable in place, or as many as there are. */
+static __always_inline void fr_pull(struct __sk_buff *skb, __u32 want)
+{
+	__u32 have = skb->data_end - skb->data;
+
+	if (unlikely(have < want && have < skb->len))
+		bpf_skb_pull_data(skb, skb->len < want ? skb->len : want);
+}
+
+/* Make all of the packet linear, so that later changes need no memory. */
+static __always_inline long fr_linear(struct __sk_buff *skb)
+{
+	if (likely(skb->data_end - skb->data == skb->len))
+		return 0;
+	return bpf_skb_pull_data(skb, skb->len);
+}
+
+/*
+ * The size in bytes of the QUIC variable-length integer at p (RFC 9000, 16), or 0 where the packet
+ * ends before it does.
+ */
+static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u64 *value)
+{
+	if (p + 1 > data_end)
+		return 0;
+	switch (ld8(p) >> 6) {
+	case 0:
+		*value = ld8(p);
+		return 1;
+	case 1:
+		if (p + 2 > data_end)
+			return 0;
+		*value = be16(p) & 0x3FFF;
+		return 2;
+	case 2:
+		if (p + 4 > data_end)
+			return 0;
+		*value = be32(p) & 0x3FFFFFFF;
+		return 4;
+	default:
+		if (p + 8 > data_end)
+			return 0;
+		*value = be64(p) & 0x3FFFFFFFFFFFFFFFULL;
+		return 8;
+	}
+}
+
+/*
+ * The largest integer that there is room for in width bytes, 0 to 8: a shift by 64 bits takes two
+ * halves.
+ */
+static __always_inline __u64 fr_room(__u64 width)
+{
+	return (1ULL << 4 * width << 4 * width) - 1;
+}
+
+/* The same of a QUIC variable-length integer, which has two bits less. */
+static __always_inline __u64 fr_varint_room(__u64 width)
+{
+	return fr_room(width) >> 2;
+}
+
+/*
+ * The integer in the last width bytes of size (1, 2, 4 or 8) bytes at p. It returns 0 if the packet
+ * ends before them, which the program has made sure of: that the verifier can't know.
+ */
+static __always_inline int fr_uint(const void *p, const void *data_end, __u32 size, __u64 width,
+				   __u64 *value)
+{
+	if (p + size > data_end)
+		return 0;
+	*value = size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p);
+	*value &= fr_room(width);
+	return 1;
+}
+
+#ifdef FR_NEEDS_FACTS
+
+/*
+ * What the kernel knows about a packet. From Linux 6.2 on a program may look at struct sk_buff
+ * itself; before, it may read the kernel's memory. The members' places come from the kernel's BTF
+ * when the program is loaded (CO-RE). A kernel without BTF doesn't say, and one that is locked
+ * down says less: the loader writes down what can be asked, and the rest isn't in the program that
+ * the kernel runs.
+ */
+
+enum {
+	FR_FACTS_CAST = 1 << 0, /* bpf_cast_to_kern_ctx */
+	FR_FACTS_READ = 1 << 1, /* bpf_probe_read_kernel */
+};
+
+const volatile __u32 fr_facts;
+
+struct sk_buff___fr {
+	__u8 ip_summed : 2;
+	__u16 csum_start, csum_offset;
+	__u32 end;
+	unsigned char *head, *data;
+} __attribute__((preserve_access_index));
+
+struct skb_shared_info___fr {
+	__u32 gso_type;
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((weak, section(".ksyms")));
+
+/* What is asked of the compiler about a member (enum in LLVM's BPFCORE.h). */
+enum {
+	FR_BYTE_OFFSET = 0,
+	FR_LSHIFT = 4,
+	FR_RSHIFT = 5,
+};
+
+enum {
+	FR_CHECKSUM_PARTIAL = 3,     /* include/linux/skbuff.h */
+	FR_GSO_ENCAP_ALL = 0x3f << 6, /* SKB_GSO_GRE to SKB_GSO_UDP_TUNNEL_CSUM */
+};
+
+#define FR_AT(type, member)                                                                        \
+	__builtin_preserve_field_info(((struct type *)0)->member, FR_BYTE_OFFSET)
+
+/* ip_summed is two bits of a byte. */
+#define FR_BITS(what) __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, what)
+#define FR_IP_SUMMED(byte) ((__u64)(byte) << FR_BITS(FR_LSHIFT) >> FR_BITS(FR_RSHIFT))
+
+/* Reads size bytes of the kernel's memory; 0 where that isn't to be had. */
+static __always_inline __u64 fr_kernel(const void *from, __u32 size)
+{
+	__u64 v = 0;
+
+	if (bpf_probe_read_kernel(&v, size, from))
+		return 0;
+	return v;
+}
+
+/* fr_partial where struct sk_buff can't be looked at. */
+static __noinline __u32 fr_partial_read(struct __sk_buff *skb)
+{
+	const void *k = skb;
+	__u32 start;
+
+	if (likely(FR_IP_SUMMED(fr_kernel(k + FR_AT(sk_buff___fr, ip_summed), 1)) !=
+		   FR_CHECKSUM_PARTIAL))
+		return 0;
+	start = fr_kernel(k + FR_AT(sk_buff___fr, csum_start), 2) -
+		(fr_kernel(k + FR_AT(sk_buff___fr, data), 8) -
+		 fr_kernel(k + FR_AT(sk_buff___fr, head), 8));
+	return start << 16 | (__u16)(start + fr_kernel(k + FR_AT(sk_buff___fr, csum_offset), 2));
+}
+
+/*
+ * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
+ * covers, times 65536, plus that of its field. 0 where none is, or where the kernel doesn't say.
+ */
+static __always_inline __u32 fr_partial(struct __sk_buff *skb)
+{
+	if (fr_facts & FR_FACTS_CAST) {
+		const struct sk_buff___fr *k = bpf_cast_to_kern_ctx(skb);
+		__u32 start;
+
+		if (likely(FR_IP_SUMMED(ld8((const void *)k + FR_AT(sk_buff___fr, ip_summed))) !=
+			   FR_CHECKSUM_PARTIAL))
+			return 0;
+		start = k->csum_start - ((__u64)k->data - (__u64)k->head);
+		return start << 16 | (__u16)(start + k->csum_offset);
+	}
+	return fr_facts & FR_FACTS_READ ? fr_partial_read(skb) : 0;
+}
+
+/*
+ * A checksum with this field is left to a device. Where the kernel doesn't say, it is one holding
+ * the sum of the pseudo-header: a full one does so by chance, and what is done then is right for
+ * both.
+ */
+static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, __u16 pseudo)
+{
+	return fr_facts ? (__u16)partial == field : old == pseudo;
+}
+
+/*
+ * Of a GSO packet, outer checksums are left to segmentation. Where the kernel doesn't say which
+ * checksums are left, the pseudo-header that one is the sum of may have another length: the
+ * kernel's helper knows.
+ */
+static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial, __u32 field)
+{
+	return skb->gso_size && (!fr_facts || field < partial >> 16);
+}
+
+/*
+ * Each segment of a GSO packet begins with the headers of a tunnel, up to the inner transport
+ * header.
+ */
+static __noinline int fr_encapsulated(struct __sk_buff *skb)
+{
+	const void *k = skb, *shared;
+	__u32 type;
+
+	if (!(fr_facts & FR_FACTS_READ))
+		return 0;
+	shared = (const void *)fr_kernel(k + FR_AT(sk_buff___fr, head), 8) +
+		 fr_kernel(k + FR_AT(sk_buff___fr, end), 4);
+	type = fr_kernel(shared + FR_AT(skb_shared_info___fr, gso_type), 4);
+	return (type & FR_GSO_ENCAP_ALL) != 0;
+}
+
+#endif
+
+/*
+ * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to
+ * make or close the room between the two:
+ *
+ * bpf_skb_adjust_room moves what is before the room, the link-layer header. That is fast,
+ * but wrong where the transport checksum is partial: the kernel remembers where it begins
+ * (csum_start), and the result is written over something else. Then (FR_PAYLOAD)
+ * the payload moves, through memory of this processor.
+ *
+ * Changes of the link-layer header and of the IP family make or close room as well. What is left
+ * over after the payload is cut off.
+ */
+
+enum {
+	FR_PAYLOAD = 1 << 0,	/* move the payload, not the headers */
+	FR_TO_IPV4 = 1 << 1,	/* the network header becomes IPv4: 20 bytes less */
+	FR_TO_IPV6 = 1 << 2,	/* the network header becomes IPv6: 20 bytes more */
+	FR_POP_INNER = 1 << 3,	/* take the VLAN tag in the frame out: 4 bytes less */
+	FR_POP_TAG = 1 << 4,	/* and the one in the metadata, in front of it */
+};
+
+enum {
+	FR_UNCHANGED = 1, /* it failed, and the packet is as it came */
+	FR_BROKEN = 2,	  /* it failed, and the packet is of no use */
+};
+
+#ifdef FR_NEEDS_SCRATCH
+
+#define FR_SCRATCH_SIZE 16384
+
+struct fr_scratch {
+	__u8 bytes[FR_SCRATCH_SIZE];
+};
+
+FR_ARRAY(fr_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_scratch);
+
+#endif
+
+/* Tests define it to have the last step fail, which no real kernel does on demand. */
+#ifndef FR_INJECT_FAULT
+#define FR_INJECT_FAULT 0
+#endif
+
+/*
+ * The order of steps matters: first what fails without harm, then the changes. Once the packet is
+ * linear and ours, and only gets shorter, the later ones need no memory.
+ */
+static __noinline int fr_move(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload, __u32 how)
+{
+	__s32 grow = to - from; /* what adjust_room or the payload still has to do */
+	__u32 size = to + payload;
+	int failed = FR_UNCHANGED;
+#ifdef FR_NEEDS_SCRATCH
+	struct fr_scratch *s = NULL;
+	__u32 zero = 0;
+#endif
+
+	if ((how || skb->len > from + payload) && fr_linear(skb))
+		return failed;
+#ifdef FR_NEEDS_SCRATCH
+	if (how & FR_PAYLOAD) {
+		s = bpf_map_lookup_elem(&fr_scratch, &zero);
+		if (!s || payload > FR_SCRATCH_SIZE)
+			return failed;
+		if (payload && bpf_skb_load_bytes(skb, from, s->bytes,
+						  fr_size(payload, FR_SCRATCH_SIZE)))
+			return failed;
+	}
+#endif
+	if (how & FR_POP_INNER) {
+		if (how & FR_POP_TAG) {
+			if (bpf_skb_vlan_pop(skb))
+				return failed;
+			failed = FR_BROKEN;
+		}
+		if (bpf_skb_vlan_pop(skb))
+			return failed;
+		failed = FR_BROKEN;
+		grow += 4;
+	}
+	if (how & FR_TO_IPV4) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+			return failed;
+		failed = FR_BROKEN;
+		grow += 20;
+	}
+	if (how & FR_TO_IPV6) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
+			return failed;
+		failed = FR_BROKEN;
+		grow -= 20;
+	}
+	if (!(how & FR_PAYLOAD)) {
+		if (grow && bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC,
+						BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+			return failed;
+		if (grow)
+			failed = FR_BROKEN;
+	}
+#ifdef FR_NEEDS_SCRATCH
+	else {
+		if (skb->len < size) {
+			if (bpf_skb_change_tail(skb, size, 0))
+				return failed;
+			failed = FR_BROKEN;
+		}
+		if (payload && bpf_skb_store_bytes(skb, to, s->bytes,
+						   fr_size(payload, FR_SCRATCH_SIZE),
+						   BPF_F_RECOMPUTE_CSUM))
+			return failed;
+		failed = FR_BROKEN;
+	}
+#endif
+	if (skb->len > size && bpf_skb_change_tail(skb, size, 0))
+		return failed;
+	return FR_INJECT_FAULT ? FR_BROKEN : 0;
+}
+
+/* The same; then data is the packet that leaves, whose headers are in bounds where to is fixed. */
+static __always_inline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload,
+				     __u32 how, void **data)
+{
+	int err = fr_move(skb, from, to, payload, how);
+
+	if (unlikely(err))
+		return err;
+	*data = (void *)(long)skb->data;
+	if (unlikely(*data + to > (void *)(long)skb->data_end))
+		return FR_BROKEN;
+	return 0;
+}
+
+/* The end of a packet that fr_resize has failed on: broken and unchanged are reasons. */
+static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, __u32 broken,
+				     __u32 unchanged)
+{
+	return err == FR_BROKEN ? fr_drop(len, broken) : fr_up(skb, unchanged);
+}
+
+/*
+ * Sums.
+ */
+
+/*
+ * A multiple of 65535 from which sums can be subtracted: 0 in ones' complement, and larger than
+ * any sum of ours.
+ */
+#define FR_ZERO (0xFFFFULL << 40)
+
+/* 8 or 16 bytes as a summand. */
+static __always_inline __u64 fr_add64(__u64 v) { return (v & 0xFFFFFFFF) + (v >> 32); }
+
+static __always_inline __u64 fr_add128(__be128 v) { return fr_add64(v.head) + fr_add64(v.tail); }
+
+/* The same at an odd position. */
+static __always_inline __u64 fr_odd64(__u64 v) { return fr_add64(v << 8 | v >> 56); }
+static __always_inline __u64 fr_odd128(__be128 v) { return fr_odd64(v.head) + fr_odd64(v.tail); }
+
+/*
+ * The sum in 16 bits; 0 only for 0. A number plus itself with its halves swapped has the folded
+ * sum in its upper half.
+ */
+static __always_inline __u16 fr_fold(__u64 s)
+{
+	__u32 n = (s + (s << 32 | s >> 32)) >> 32;
+
+	return (n + (n << 16 | n >> 16)) >> 16;
+}
+
+/*
+ * A sum of bytes that include their own checksum folds to 65535: it is a multiple of that, and not
+ * 0. Multiplying by the inverse of 65535 modulo 2^64 divides the multiples by 65535, and makes
+ * more of all other numbers than a multiple can give.
+ */
+static __always_inline int fr_sum_ok(__u64 s)
+{
+	return s * 0xFFFEFFFEFFFEFFFFULL - 1 < 0x0001000100010001ULL;
+}
+
+/*
+ * The checksum of a sum. It is computed here and not where it is stored, in front of which the
+ * summands would have to wait on the stack.
+ */
+static __always_inline __u16 fr_checksum(__u64 s)
+{
+	__u32 sum = (__u16)~fr_fold(s);
+
+	barrier_var(sum);
+	return sum;
+}
+
+/* The sum that a checksum is of, and FR_ZERO. */
+static __always_inline __u64 fr_sum_of(__be16 checksum)
+{
+	return FR_ZERO + (__u16)~checksum;
+}
+
+/* A checksum where 0 means that there is no checksum: a sum of 0 is written as FFFF. */
+static __always_inline __u16 fr_checksum_not_0(__u64 s)
+{
+	__u16 sum = fr_checksum(s);
+
+	return sum ? sum : 0xFFFF;
+}
+
+/*
+ * The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be
+ * read.
+ */
+static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u32 chunk[16] = {};
+
+	if (len == 0 || len > sizeof(chunk) ||
+	    bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
+		return 0;
+	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+}
+
+/*
+ * The sum of the bytes from to end that are cut off the packet (at most 64); odd: what a checksum
+ * covers has them at odd positions.
+ */
+static __always_inline __u64 fr_sum_cut64(struct __sk_buff *skb, __u64 from, __u64 end, int odd)
+{
+	__u64 sum = 0;
+
+	if (unlikely(end > from)) {
+		sum = fr_sum64(skb, from, end - from);
+		if (odd)
+			sum <<= 8;
+	}
+	return sum;
+}
+
+#ifdef FR_NEEDS_SCRATCH
+
+/* The same of up to 512 bytes, as many as bpf_csum_diff takes. */
+static __noinline __u32 fr_sum512(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u32 zero = 0, n = fr_size(len, 512);
+	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
+
+	if (len == 0 || len > 512 || !s || bpf_skb_load_bytes(skb, off, s->bytes, n))
+		return 0;
+	__builtin_memset(s->bytes + n, 0, 4);
+	return bpf_csum_diff(NULL, 0, s->bytes, (n + 3) & ~3, 0);
+}
+
+/* The same of up to 2048 bytes. */
+static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u64 sum = 0;
+	int i;
+
+	for (i = 0; i < 4 && len > 0; i++) {
+		__u32 n = len < 512 ? len : 512;
+
+		sum += fr_sum512(skb, off, n);
+		off += n;
+		len -= n;
+	}
+	return fr_fold(sum);
+}
+
+static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64 end, int odd)
+{
+	__u64 sum = 0;
+
+	if (unlikely(end > from)) {
+		sum = fr_sum(skb, from, end - from);
+		if (odd)
+			sum <<= 8;
+	}
+	return sum;
+}
+
+#endif
+
+#ifdef FR_NEEDS_ZEROS
+
+static const volatile __u8 fr_zeros[FR_NEEDS_ZEROS];
+
+/* Zeros in place of len bytes of the packet from off on, of one at least. */
+static __always_inline long fr_blank(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	return bpf_skb_store_bytes(skb, off, (const void *)fr_zeros, fr_size(len, FR_NEEDS_ZEROS),
+				   BPF_F_RECOMPUTE_CSUM);
+}
+
+#endif
+
+/*
+ * A device may have summed up the whole packet after the link-layer header (CHECKSUM_COMPLETE).
+ * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
+ * place makes it stale: what will be written is taken out of the sum before, and put in again
+ * after, by places of at most 64 bytes.
+ */
+
+/* The sum of bytes from off on, as it counts in the packet's. */
+static __always_inline __u32 fr_counted(__u32 off, __u32 sum)
+{
+	__u16 folded = fr_fold(sum);
+
+	return off & 1 ? __builtin_bswap16(folded) : folded;
+}
+
+static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	return fr_counted(off, fr_sum64(skb, off, len));
+}
+
+static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+{
+	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
+}
+
+static __always_inline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off,
+					      __u32 len)
+{
+	return fr_fold((__u64)csum + fr_place(skb, off, len));
+}
+
+/*
+ * Room of an odd size was made or closed: the kernel's helpers leave the sum with its bytes
+ * swapped.
+ */
+static __always_inline __s64 fr_complete_shifted(__u32 csum)
+{
+	return __builtin_bswap16(fr_fold(csum));
+}
+
+/* The last place; then the sum is the packet's again. */
+static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+{
+	csum = fr_complete_with(skb, csum, off, len);
+	bpf_csum_update(skb, fr_fold(FR_ZERO + csum - fr_fold((__u32)bpf_csum_update(skb, 0))));
+}
+
+/* Both where one place changes: fr_complete_begin before, fr_complete_end after. */
+static __always_inline __s64 fr_complete_begin(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__s64 csum = bpf_csum_update(skb, 0);
+
+	if (unlikely(csum >= 0))
+		csum = fr_complete_without(skb, csum, off, len);
+	return csum;
+}
+
+static __always_inline void fr_complete_end(struct __sk_buff *skb, __s64 csum, __u32 off, __u32 len)
+{
+	if (unlikely(csum >= 0))
+		fr_complete(skb, csum, off, len);
+}
+
+/*
+ * Finish a checksum that may be partial (CHECKSUM_PARTIAL): its field holds the old value, and the
+ * kernel knows which of the two it is. To a partial one it adds what changes in the pseudo-header,
+ * and nothing else. To a full one it adds both, which makes it sum. sums has both values, the old
+ * one in its upper half; pseudo is the change of the pseudo-header.
+ */
+static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sums, __u64 pseudo,
+				     __u64 flags)
+{
+	__u16 old = sums >> 16, sum = sums, diff = fr_fold(pseudo);
+	long err = bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
+
+	return err ? err :
+		bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - diff), flags);
+}
+
+#ifdef FR_NEEDS_FACTS
+
+/*
+ * A checksum that may be partial: what its field holds, what a full one will be, and the sums of
+ * the pseudo-headers of the packet that came and of the one that leaves.
+ */
+struct fr_csum {
+	__be16 old, new;
+	int partial;
+	__u64 old_pseudo, new_pseudo;
+};
+
+/* partial is what fr_partial says, and field the offset of the checksum in the packet that came. */
+static __always_inline struct fr_csum fr_csum(__u32 partial, __u32 field, __be16 old,
+					      __u64 old_pseudo, __u64 new_pseudo)
+{
+	return (struct fr_csum) {
+		.old = old,
+		.old_pseudo = old_pseudo,
+		.new_pseudo = new_pseudo,
+		.partial = fr_is_partial(partial, field, old, fr_fold(old_pseudo)),
+	};
+}
+
+/* The sum that a full checksum is of without what doesn't leave, and FR_ZERO. */
+static __always_inline __u64 fr_csum_rest(const struct fr_csum *c, __u64 gone)
+{
+	return fr_sum_of(c->old) - (gone + c->old_pseudo);
+}
+
+/* A full checksum is rid of what doesn't leave, and gets what does. */
+static __always_inline void fr_csum_set(struct fr_csum *c, __u64 gone, __u64 added)
+{
+	c->new = fr_checksum(fr_csum_rest(c, gone) + added + c->new_pseudo);
+}
+
+/* The same where 0 means that there is no checksum. */
+static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 gone, __u64 added)
+{
+	c->new = fr_checksum_not_0(fr_csum_rest(c, gone) + added + c->new_pseudo);
+}
+
+/*
+ * What is written into the field. Where it is partial, that is the new sum of the pseudo-header;
+ * where the kernel doesn't say, it stays for fr_finish.
+ */
+static __always_inline __be16 fr_csum_field(const struct fr_csum *c)
+{
+	if (!c->partial)
+		return c->new;
+	return fr_facts ? fr_fold(FR_ZERO + c->old + (c->new_pseudo - c->old_pseudo)) : c->old;
+}
+
+static __always_inline int fr_finish(struct __sk_buff *skb, __u32 off, const struct fr_csum *c,
+				     __u64 flags)
+{
+	return unlikely(c->partial) && !fr_facts &&
+	       fr_finish_sum(skb, off, (__u32)c->old << 16 | c->new,
+			     FR_ZERO + (c->new_pseudo - c->old_pseudo), flags);
+}
+
+#endif
+
+/*
+ * Transmission.
+ */
+
+/* A packet can leave through a hop. */
+static __always_inline int fr_usable(const struct fr_hop *hop)
+{
+	return hop->state == FR_HOP_DIRECT || hop->state == FR_HOP_NEIGHBOUR;
+}
+
+/*
+ * Why a packet can't leave through a hop. Reasons stand in this order: no_route, local,
+ * unreachable, blackhole, prohibit, and for copies no_neighbour.
+ */
+static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route)
+{
+	__u32 state = hop->state - FR_HOP_LOCAL;
+
+	return state <= FR_HOP_PROHIBIT - FR_HOP_LOCAL ? no_route + 1 + state : no_route;
+}
+
+/* The same for a copy, for which the kernel doesn't resolve neighbours. */
+static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 no_route)
+{
+	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 5 : fr_unusable(hop, no_route);
+}
+
+/* Write the link-layer addresses of a hop. */
+static __always_inline void fr_link(void *frame, const struct fr_hop *hop)
+{
+	st64(frame, ld64(hop->dst));
+	st32(frame + 8, ld32(hop->src + 2));
+}
+
+/* Send the packet through a hop, whose link-layer addresses it has where direct is set. */
+static __always_inline int fr_send(const struct fr_hop *hop, int direct)
+{
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return bpf_redirect_neigh(hop->ifindex, NULL, 0, 0);
+}
+
+/* Let the kernel resolve the neighbour and write the link-layer header. */
+static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const void *next_hop)
+{
+	struct bpf_redir_neigh params = { .nh_family = family };
+
+	params.nh[0] = ld32(next_hop);
+	if (family == AF_INET6) {
+		params.nh[1] = ld32(next_hop + 4);
+		params.nh[2] = ld32(next_hop + 8);
+		params.nh[3] = ld32(next_hop + 12);
+	}
+	return bpf_redirect_neigh(ifindex, &params, sizeof(params), 0);
+}
+
+/*
+ * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a
+ * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
+ * the route. Kernels before 5.12 compare the device's MTU with the packet that came.
+ */
+static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,
+				    struct fr_hop *hop)
+{
+	long ret;
+
+	fib->ifindex = skb->ifindex;
+	fib->tot_len = len < 0xFFFF ? len : 0xFFFF;
+	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+	hop->ifindex = fib->ifindex;
+	hop->mtu = 0xFFFF; /* the lookup has compared it */
+	__builtin_memcpy(hop->dst, fib->dmac, 6);
+	__builtin_memcpy(hop->src, fib->smac, 6);
+	hop->state = FR_HOP_NONE; /* FWD_DISABLED, UNSUPP_LWT, or an error */
+	if (ret == 0) /* SUCCESS */
+		hop->state = FR_HOP_DIRECT;
+	else if (ret == 1) /* BLACKHOLE */
+		hop->state = FR_HOP_BLACKHOLE;
+	else if (ret == 2) /* UNREACHABLE */
+		hop->state = FR_HOP_UNREACHABLE;
+	else if (ret == 3) /* PROHIBIT */
+		hop->state = FR_HOP_PROHIBIT;
+	/* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
+	else if (ret == 4)
+		hop->state = FR_HOP_LOCAL;
+	else if (ret == 7) /* NO_NEIGH */
+		hop->state = FR_HOP_NEIGHBOUR;
+	else if (ret == 8) /* FRAG_NEEDED */
+		return 1;
+	return 0;
+}
+
+/* The process that answers for the relay runs this to learn the kernel's jiffies. */
+SEC("tc") int fr_clock(struct __sk_buff *skb)
+{
+	struct fr_lease *l = fr_the_lease();
+
+	if (l)
+		*(volatile __u64 *)&l->now = bpf_jiffies64();
+	return 0;
+}
+
+char fr_license[] SEC("license") = "Dual BSD/GPL";
+
+#endif
+
+/*
+ * fanout.h: what relays are made of that send one packet to many, keep account of what they send,
+ * and tell user space about it. It continues fastrelay.h, in the same file.
+ *
+ * A relay defines these as well:
+ *	FR_NEEDS_RECEIVERS	entries of fr_receivers, where it has groups
+ *	FR_NEEDS_FRONT		bytes of the saved front, a multiple of 8, where it has groups
+ *	FR_NEEDS_SAME		numbers that go with the saved front
+ *	FR_NEEDS_ELEMENTS	where it searches lists of elements
+ *	FR_NEEDS_CREDITS	entries of fr_credits, where it has credits
+ *	FR_LEVELS		levels of priority, where it has credits
+ *	FR_NEEDS_TRANSLATIONS	rows of fr_translate, where it has translations
+ *	FR_NEEDS_RING		bytes of fr_events, where it has events
+ *	FR_EVENTS		entries of fr_lost, where it has events
+ */
+#ifndef FASTRELAY_FANOUT_H
+#define FASTRELAY_FANOUT_H
+
+enum {
+	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_NOEXIST = 1,
+	BPF_RB_NO_WAKEUP = 1 << 0,
+	BPF_RB_FORCE_WAKEUP = 1 << 1,
+	FR_EEXIST = -17,
+};
+
+static long (*bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
+static void (*bpf_ringbuf_submit)(void *record, __u64 flags) = (void *)132;
+static void (*bpf_ringbuf_discard)(void *record, __u64 flags) = (void *)133;
+static long (*bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) = (void *)181;
+
+/*
+ * The type of the values of a map of maps: a list of receivers. BTF has no more than the size of a
+ * list.
+ */
+#define __array(name, val) typeof(val) *name[]
+#define FR_LIST(list)                                                                              \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
+		__uint(max_entries, 1);                                                            \
+		__uint(key_size, sizeof(__u32));                                                   \
+		__uint(value_size, sizeof(list));                                                  \
+	}
+
+/* For loops with a fixed bound that usually end at once. */
+#define FR_NO_UNROLL _Pragma("clang loop unroll(disable)")
+
+/*
+ * A number that the verifier takes for another one: what it learns about the copy, it doesn't
+ * learn about v.
+ */
+static __always_inline __u64 fr_copy(__u64 v)
+{
+	__u64 zero = 0;
+
+	barrier_var(zero);
+	return v ^ zero;
+}
+
+#ifdef FR_NEEDS_RECEIVERS
+
+/*
+ * Receivers' turns. Each ends in one of these, and the loop goes on to the next one.
+ */
+
+struct fr_receiver {
+	__u64 packets, bytes, declined, failed;
+};
+
+FR_ARRAY(fr_receivers, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_RECEIVERS, struct fr_receiver);
+
+/* The receiver gets no copy. */
+static __noinline long fr_decline(__u32 receiver, __u32 len, __u32 reason)
+{
+	struct fr_receiver *r = bpf_map_lookup_elem(&fr_receivers, &receiver);
+
+	if (likely(r))
+		r->declined++;
+	fr_count(reason, len);
+	return 0;
+}
+
+/* The kernel has refused the copy. */
+static __noinline long fr_refuse(__u32 receiver, __u32 len, __u32 reason)
+{
+	struct fr_receiver *r = bpf_map_lookup_elem(&fr_receivers, &receiver);
+
+	if (likely(r))
+		r->failed++;
+	return fr_decline(receiver, len, reason);
+}
+
+static __always_inline void fr_copied(__u32 receiver, __u32 len)
+{
+	struct fr_receiver *r = bpf_map_lookup_elem(&fr_receivers, &receiver);
+
+	if (likely(r)) {
+		r->packets++;
+		r->bytes += len;
+	}
+}
+
+/* The copies of one packet, counted at once. */
+static __always_inline void fr_count_copies(__u32 reason, __u64 copies, __u32 len)
+{
+	struct fr_reason *r = bpf_map_lookup_elem(&fr_reasons, &reason);
+
+	if (likely(r)) {
+		r->packets += copies;
+		r->bytes += copies * len;
+	}
+}
+
+#endif
+
+#ifdef FR_NEEDS_FRONT
+
+/*
+ * The front of the packet as it came: what is read from it is here, since copies are made by
+ * writing to the packet. A program at ingress isn't interrupted by another one, so that there is
+ * one for each processor.
+ */
+
+struct fr_front {
+	__u8 bytes[FR_NEEDS_FRONT];
+	__u64 same[FR_NEEDS_SAME]; /* numbers that are the same for all copies */
+};
+
+FR_ARRAY(fr_front, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_front);
+
+static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
+{
+	__u32 zero = 0;
+	struct fr_front *f = bpf_map_lookup_elem(&fr_front, &zero);
+
+	return f && !bpf_skb_load_bytes(skb, 0, f->bytes, len) ? f->bytes : NULL;
+}
+
+/*
+ * len bytes of the packet from off on, one at least, as they came; room is a power of two that
+ * they fit.
+ */
+static __always_inline long fr_put_back(struct __sk_buff *skb, __u32 off, const void *from,
+					__u32 len, __u32 room)
+{
+	return bpf_skb_store_bytes(skb, off, from, fr_size(len, room), 0);
+}
+
+/*
+ * What a checksum of the packet is: the same for all copies, so that none has to ask. A partial
+ * one holds the pseudo-header's sum; a full one may hold the same number by chance, and the kernel
+ * tells: to a partial checksum it adds nothing but changes of the pseudo-header. It can't be asked
+ * at odd offsets.
+ */
+enum {
+	FR_SUM_FULL,
+	FR_SUM_PARTIAL,
+	FR_SUM_ABSENT,
+	FR_SUM_ODD,  /* it seems to be partial, at an odd offset */
+	FR_SUM_FAULT,
+};
+
+static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old, __u16 pseudo)
+{
+	void *p;
+
+	if (fr_facts)
+		return (__u16)fr_partial(skb) == off ? FR_SUM_PARTIAL : FR_SUM_FULL;
+	/* the pseudo-header of a GSO packet may have another length */
+	if (old != pseudo && !skb->gso_size)
+		return FR_SUM_FULL;
+	if (off & 1)
+		return FR_SUM_ODD;
+	if (bpf_l4_csum_replace(skb, off, 0, 1, 0))
+		return FR_SUM_FAULT;
+	p = fr_pin((void *)(long)skb->data + fr_bound(off, 0x7fff));
+	if (p + 2 > (void *)(long)skb->data_end)
+		return FR_SUM_FAULT;
+	if (ld16(p) == old)
+		return FR_SUM_PARTIAL;
+	st16(p, old);
+	return FR_SUM_FULL;
+}
+
+#endif
+
+/* A QUIC variable-length integer of width bytes (RFC 9000, 16), as the upper bytes of 8; v fits. */
+static __always_inline __u64 fr_varint_word(__u64 v, __u64 width)
+{
+	switch (fr_bound(width, 15)) {
+	case 1:
+		return v << 56;
+	case 2:
+		return (v | 1ULL << 14) << 48;
+	case 4:
+		return (v | 2ULL << 30) << 32;
+	default:
+		return v | 3ULL << 62;
+	}
+}
+
+/*
+ * Write the first width bytes of 8, which are in the order that they have in memory. The packet
+ * had an integer of that width here.
+ */
+static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 word, __u64 width)
+{
+	switch (fr_bound(width, 15)) {
+	case 1:
+		if (p + 1 <= data_end)
+			st8(p, word);
+		break;
+	case 2:
+		if (p + 2 <= data_end)
+			st16(p, word);
+		break;
+	case 4:
+		if (p + 4 <= data_end)
+			st32(p, word);
+		break;
+	default:
+		if (p + 8 <= data_end)
+			st64(p, word);
+	}
+}
+
+/* An integer of width bytes, 0 to 8, as the upper bytes of 8; it fits. */
+static __always_inline __u64 fr_uint_word(__u64 v, __u64 width)
+{
+	return v << (32 - 4 * width) << (32 - 4 * width);
+}
+
+/* The first width bytes of an integer of 8. */
+static __always_inline __u64 fr_first(__u64 v, __u64 width)
+{
+	return v >> (32 - 4 * width) >> (32 - 4 * width);
+}
+
+/*
+ * Write an integer to the last width bytes of size (1, 2, 4 or 8) bytes at p; those in front of
+ * them stay. The packet has all of them.
+ */
+static __always_inline void fr_put_uint(void *p, const void *data_end, __u32 size, __u64 v,
+					__u64 width)
+{
+	__u64 all = fr_room(width), stays;
+
+	if (p + size > data_end)
+		return;
+	stays = (size == 1 ? ld8(p) : size == 2 ? be16(p) : size == 4 ? be32(p) : be64(p)) & ~all;
+	v = stays | (v & all);
+	switch (size) {
+	case 1:
+		st8(p, v);
+		break;
+	case 2:
+		st16(p, bpf_htons(v));
+		break;
+	case 4:
+		st32(p, bpf_htonl(v));
+		break;
+	default:
+		st64(p, bpf_cpu_to_be64(v));
+	}
+}
+
+/*
+ * Lists of elements, each with an identifier and a length in front, in one byte or in two. A form
+ * is how that looks; pad and stop are identifiers, 256 where there is none.
+ */
+#ifdef FR_NEEDS_ELEMENTS
+
+#define FR_FORM(bytes, bias, pad, stop)                                                            \
+	((__u64)(bytes) | (bias) << 8 | (__u64)(pad) << 32 | (__u64)(stop) << 48)
+#define FR_NO_FORM 0
+#define FR_MAX_ELEMENTS 32
+
+/* Whether two numbers differ. The verifier learns nothing about them from it. */
+static __always_inline __u64 fr_differ(__u64 a, __u64 b)
+{
+	a ^= b;
+	barrier_var(a);
+	return a;
+}
+
+/*
+ * The place of the first element's content in the packet, in the upper half, and its length and 1;
+ * 0 where there is none. The function isn't static, so that the verifier looks at it once, and not
+ * anew for every list that it knows something about. Each step begins where it knows no more than
+ * before the last one, so that it looks at a step once, too.
+ */
+__noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, __u64 form, __u32 id)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	__u32 bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
+	__u64 at = from, narrow = (form & 1) << 2;
+	int i;
+
+	FR_NO_UNROLL
+	for (i = 0; i < FR_MAX_ELEMENTS; i++) {
+		__u64 left, this, head = 1 + (form >> 1 & 1), len;
+		void *p;
+
+		at = fr_bound(at, 0x7fff);
+		p = fr_pin(data + at);
+		left = end - at;
+		if (left - 1 > 0x7fff || p + 1 > data_end)
+			break;
+		this = ld8(p) >> narrow;
+		len = ld8(p) & 15;
+		if (!fr_differ(this, pad)) {
+			at++;
+			continue;
+		}
+		if (!fr_differ(this, stop))
+			break;
+		if (fr_bound(form, 2)) {
+			if (p + 2 > data_end)
+				break;
+			len = ld8(p + 1);
+		}
+		len += bias;
+		if (head + len > left)
+			break;
+		if (!fr_differ(this, id))
+			return (at + head) << 32 | (len + 1);
+		at += head + len;
+	}
+	return 0;
+}
+
+/* Up to 8 bytes of the packet as a big-endian integer, zeros after them where there are fewer. */
+static __noinline __u64 fr_leading(struct __sk_buff *skb, __u32 at, __u32 len)
+{
+	__u64 v = 0;
+
+	if (len == 0 || bpf_skb_load_bytes(skb, at, &v, fr_size(len < 8 ? len : 8, 8)))
+		return 0;
+	return bpf_cpu_to_be64(v);
+}
+
+#endif
+
+#ifdef FR_NEEDS_SHARED
+
+/* Take a number from a shared counter; index 0 is no counter. */
+static __always_inline __u64 fr_alloc(__u32 index, __u64 step)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
+
+	return index && v ? __sync_fetch_and_add(v, step) : 0;
+}
+
+#endif
+
+#ifdef FR_NEEDS_CREDITS
+
+/*
+ * Credits. User space moves the limit; the kernel spends, and so may user space. Of a credit that
+ * refills, limit is the rate, and spent a time.
+ */
+
+struct fr_credit {
+	__u64 limit, spent, burst, refused[FR_LEVELS];
+};
+
+FR_ARRAY(fr_credits, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_CREDITS, struct fr_credit);
+
+#define FR_ADMIT_TRIES 16
+
+enum {
+	FR_REFUSED,
+	FR_CONTENDED, /* others were faster every time */
+	FR_ADMITTED,
+};
+
+/* A credit of a row; first is 0 where it has none. */
+static __always_inline __u32 fr_credit(__u32 first, __u32 level)
+{
+	return first ? first + level : 0;
+}
+
+/*
+ * These functions aren't static, so that the verifier looks at them once, whatever it knows about
+ * their arguments.
+ */
+
+/* Spend cost of what is above the floor. */
+__noinline int fr_admit(__u32 credit, __u64 cost, __u64 floor)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 limit;
+	int i;
+
+	if (!c || !credit)
+		return FR_REFUSED;
+	limit = *(volatile __u64 *)&c->limit;
+	if (cost > limit || floor > limit - cost)
+		return FR_REFUSED;
+	limit -= cost + floor;
+	FR_NO_UNROLL
+	for (i = 0; i < FR_ADMIT_TRIES; i++) {
+		__u64 spent = *(volatile __u64 *)&c->spent;
+
+		if (spent > fr_copy(limit))
+			return FR_REFUSED;
+		if (likely(__sync_val_compare_and_swap(&c->spent, spent, spent + cost) == spent))
+			return FR_ADMITTED;
+	}
+	return FR_CONTENDED;
+}
+
+/*
+ * Whether a time is at most units / rate. Where a product tells, it takes a tenth of a division's
+ * time.
+ */
+static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
+{
+	if (likely(!(fr_copy(time | rate) >> 32)))
+		return time * rate <= fr_copy(units);
+	return time <= units / rate;
+}
+
+/*
+ * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to
+ * refill. They come back after FR_ADMITTED, for fr_refund.
+ */
+__noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 rate, burst, room, takes;
+	int i;
+
+	if (!c || !credit)
+		return FR_REFUSED;
+	rate = *(volatile __u64 *)&c->limit;
+	burst = *(volatile __u64 *)&c->burst;
+	if (!rate)
+		return FR_REFUSED;
+	if (burst > 0x1FFFFFFFF)
+		burst = 0x1FFFFFFFF;
+	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
+	room = burst > floor ? (burst - floor) * 1000000000 : 0;
+	FR_NO_UNROLL
+	for (i = 0; i < FR_ADMIT_TRIES; i++) {
+		__u64 spent = *(volatile __u64 *)&c->spent, from = fr_copy(now);
+
+		if (from < spent)
+			from = spent;
+		/* a time near the end of all time wraps */
+		if (from + takes < from || !fr_refills(from - now + takes, rate, room))
+			return FR_REFUSED;
+		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
+			return FR_ADMITTED + takes;
+	}
+	return FR_CONTENDED;
+}
+
+#ifdef FR_NEEDS_OVERDRAFT
+/* Spend cost, whatever is left, and return it for fr_refund: 0 where there is no credit. */
+__noinline __u64 fr_overdraw(__u32 credit, __u64 cost)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+
+	if (!c || !credit)
+		return 0;
+	__sync_fetch_and_add(&c->spent, cost);
+	return cost;
+}
+
+/* Likewise of a credit that refills; what fr_admit_timed returns. */
+__noinline __u64 fr_overdraw_timed(__u32 credit, __u64 cost, __u64 now)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 rate, takes;
+	int i;
+
+	if (!c || !credit)
+		return FR_ADMITTED;
+	rate = *(volatile __u64 *)&c->limit;
+	if (!rate)
+		return FR_ADMITTED;
+	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
+	FR_NO_UNROLL
+	for (i = 0; i < FR_ADMIT_TRIES; i++) {
+		__u64 spent = *(volatile __u64 *)&c->spent, from = fr_copy(now);
+
+		if (from < spent)
+			from = spent;
+		if (from + takes < from)
+			return FR_ADMITTED;
+		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
+			return FR_ADMITTED + takes;
+	}
+	return FR_CONTENDED;
+}
+#endif
+
+__noinline int fr_refund(__u32 credit, __u64 cost)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+
+	if (c)
+		__sync_fetch_and_add(&c->spent, -cost);
+	return 0;
+}
+
+/* The packet is counted by its level, under the credit that refused it. */
+__noinline int fr_refused(__u32 credit, __u32 level)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+
+	if (c && credit && level < FR_LEVELS)
+		__sync_fetch_and_add(&c->refused[level], 1);
+	return 0;
+}
+
+#endif
+
+#ifdef FR_NEEDS_TRANSLATIONS
+
+/*
+ * Translations. Whoever inserts the row makes the value; until it is there, others find a row that
+ * isn't done. Rows are never replaced: a reader could find another key's value in the old one's
+ * memory.
+ */
+
+struct fr_translation_key {
+	__u64 key;
+	__u32 space, pad;
+};
+
+struct fr_translation {
+	__u64 value, done;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, FR_NEEDS_TRANSLATIONS);
+	__type(key, struct fr_translation_key);
+	__type(value, struct fr_translation);
+} fr_translate SEC(".maps");
+
+enum {
+	FR_TRANSLATED,
+	FR_TRANSLATE, /* make the value */
+	FR_TRANSLATING,
+	FR_TRANSLATIONS_FULL,
+};
+
+static __noinline int fr_translation(const struct fr_translation_key *key,
+				     struct fr_translation **row)
+{
+	struct fr_translation blank = {};
+	struct fr_translation *t;
+	__u64 done;
+	long err;
+
+	if (!key->space)
+		return FR_TRANSLATIONS_FULL;
+	t = bpf_map_lookup_elem(&fr_translate, key);
+	if (likely(t)) {
+		done = *(volatile __u64 *)&t->done;
+		*row = (void *)t + fr_after(done);
+		return done ? FR_TRANSLATED : FR_TRANSLATING;
+	}
+	err = bpf_map_update_elem(&fr_translate, key, &blank, BPF_NOEXIST);
+	if (err)
+		return err == FR_EEXIST ? FR_TRANSLATING : FR_TRANSLATIONS_FULL;
+	t = bpf_map_lookup_elem(&fr_translate, key);
+	*row = t;
+	return t ? FR_TRANSLATE : FR_TRANSLATING; /* user space may have deleted it already */
+}
+
+static __always_inline void fr_translated(struct fr_translation *t, __u64 value)
+{
+	t->value = value;
+	__sync_lock_test_and_set(&t->done, 1); /* an exchange, which is a barrier, too */
+}
+
+#endif
+
+#ifdef FR_NEEDS_RING
+
+/*
+ * Events. To wake the reader costs more than twenty copies (an interrupt of this processor to
+ * itself, which a virtual machine leaves for). It is woken where it has read all records before
+ * this one, so one that is behind costs nothing; and never while entry 0 of fr_lost says that it
+ * is awake.
+ */
+
+struct fr_event {
+	__u64 time;
+	__u32 receiver;
+	__u16 id, size;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, FR_NEEDS_RING);
+} fr_events SEC(".maps");
+
+FR_ARRAY(fr_lost, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_EVENTS, __u64);
+
+static __always_inline void fr_head(struct fr_event *e, __u32 receiver, __u16 id, __u16 size)
+{
+	e->receiver = receiver;
+	e->id = id;
+	e->size = size;
+}
+
+/*
+ * The reader is awake, or will look once more before it sleeps. It says that it isn't awake any
+ * more, and then looks whether the producer has moved on: so the reservation has to be seen by all
+ * before this is read, which an atomic operation makes sure of.
+ */
+static __always_inline int fr_reader_awake(void)
+{
+	__u32 zero = 0;
+	__u64 *awake = bpf_map_lookup_elem(&fr_lost, &zero);
+
+	return awake && *(volatile __u64 *)awake && __sync_fetch_and_or(awake, 0);
+}
+
+static __always_inline void fr_submit(struct fr_event *e, __u64 time)
+{
+	e->time = time;
+	bpf_ringbuf_submit(e, fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0);
+}
+
+/*
+ * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, after the
+ * last one. Returns whether that is necessary.
+ */
+static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)
+{
+	__u32 zero = 0;
+	__u64 *awake = bpf_map_lookup_elem(&fr_lost, &zero);
+	__u64 quiet = awake && *(volatile __u64 *)awake ? BPF_RB_NO_WAKEUP : 0;
+
+	e->time = time;
+	bpf_ringbuf_submit(e, quiet);
+	return quiet;
+}
+
+/*
+ * Wake a reader that fell asleep while records were handed over quietly; it skips what is
+ * discarded.
+ */
+static __always_inline void fr_wake(void)
+{
+	void *bell;
+
+	if (likely(fr_reader_awake()))
+		return;
+	bell = bpf_ringbuf_reserve(&fr_events, sizeof(__u64), 0);
+	if (bell)
+		bpf_ringbuf_discard(bell, BPF_RB_FORCE_WAKEUP);
+}
+
+/* There was no room for a record. */
+static __always_inline void fr_lose(__u32 id)
+{
+	__u64 *lost = bpf_map_lookup_elem(&fr_lost, &id);
+
+	if (likely(lost))
+		__sync_fetch_and_add(lost, 1);
+}
+
+#endif
+
+#endif
+
+/*
+ * Congestion control of TCP (struct tcp_congestion_ops). The kernel calls a function for each event
+ * of a socket. What it knows of the socket becomes a record, on which the relay's programs run as
+ * others do on a packet; they write their decisions into it. What they leave at 0 is decided by
+ * Reno's rules (RFC 5681), with proportional rate reduction (RFC 6937).
+ *
+ * The kernel's structures are declared as far as they are used; where their members are is filled
+ * in when the relay is loaded (preserve_access_index).
+ */
+#ifndef FASTRELAY_CONGESTION_H
+#define FASTRELAY_CONGESTION_H
+
+#define __kernel_type __attribute__((preserve_access_index))
+
+struct in6_addr___fr {
+	__u8 bytes[16];
+};
+
+struct sock_common___fr {
+	__u16 skc_family, skc_num;
+	__be16 skc_dport;
+	__be32 skc_daddr, skc_rcv_saddr;
+	struct in6_addr___fr skc_v6_daddr, skc_v6_rcv_saddr;
+} __kernel_type;
+
+struct sock___fr {
+	struct sock_common___fr __sk_common;
+	unsigned long sk_pacing_rate, sk_max_pacing_rate;
+	__u32 sk_pacing_status;
+} __kernel_type;
+
+struct inet_connection_sock___fr {
+	__u8 icsk_ca_state : 5;
+	__u64 icsk_ca_priv[13];
+} __kernel_type;
+
+struct minmax_sample___fr {
+	__u32 v;
+} __kernel_type;
+
+struct minmax___fr {
+	struct minmax_sample___fr s[3];
+} __kernel_type;
+
+struct tcp_rack___fr {
+	__u32 rtt_us;
+} __kernel_type;
+
+struct tcp_sock___fr {
+	struct inet_connection_sock___fr inet_conn;
+	__u64 tcp_mstamp;
+	__u32 snd_una, snd_nxt, snd_cwnd, snd_cwnd_cnt, snd_cwnd_clamp, snd_ssthresh;
+	__u32 packets_out, sacked_out, lost_out, retrans_out, max_packets_out;
+	__u32 delivered, lost, rate_delivered, rate_interval_us;
+	__u32 srtt_us, mss_cache, prior_cwnd, prr_out;
+	struct minmax___fr rtt_min;
+	struct tcp_rack___fr rack;
+	__u8 is_cwnd_limited : 1;
+} __kernel_type;
+
+/* A member that is a field of bits. */
+#define FR_BITS(p, member)                                                                         \
+	({                                                                                         \
+		const void *at = (const void *)(p) +                                               \
+				 __builtin_preserve_field_info((p)->member, FR_BYTE_OFFSET);       \
+		__u64 v = 0;                                                                       \
+												   \
+		switch (__builtin_preserve_field_info((p)->member, FR_BYTE_SIZE)) {                \
+		case 1:                                                                            \
+			v = *(const __u8 *)at;                                                     \
+			break;                                                                     \
+		case 2:                                                                            \
+			v = *(const __u16 *)at;                                                    \
+			break;                                                                     \
+		case 4:                                                                            \
+			v = *(const __u32 *)at;                                                    \
+			break;                                                                     \
+		case 8:                                                                            \
+			v = *(const __u64 *)at;                                                    \
+			break;                                                                     \
+		}                                                                                  \
+		v <<= __builtin_preserve_field_info((p)->member, FR_LSHIFT_U64);                   \
+		v >> __builtin_preserve_field_info((p)->member, FR_RSHIFT_U64);                    \
+	})
+
+enum { /* include/linux/bpf, kinds of relocations */
+	FR_BYTE_OFFSET = 0,
+	FR_BYTE_SIZE = 1,
+	FR_LSHIFT_U64 = 4,
+	FR_RSHIFT_U64 = 5,
+};
+
+enum { /* enum tcp_ca_state */
+	FR_CA_CWR = 2,
+	FR_CA_RECOVERY = 3,
+};
+
+enum {
+	FR_EVENT_INIT = 1,
+	FR_EVENT_ACK,
+	FR_EVENT_LOSS,
+	FR_EVENT_RELEASE,
+};
+
+enum {
+	FR_PACING_NEEDED = 1, /* SK_PACING_NEEDED: TCP itself spaces packets */
+	FR_INFINITE = 0x7fffffff, /* TCP_INFINITE_SSTHRESH */
+};
+
+static __u32 (*bpf_get_prandom_u32)(void) = (void *)7;
+
+/* The record: spec/std/socket.cue. */
+struct fr_socket {
+	__u8 event, state, limited, reserved;
+	__u32 ssthresh;
+	__u64 id;
+	__u8 local_addr[16], remote_addr[16];
+	__u16 local_port, remote_port;
+	__u32 cwnd;
+	__u64 pacing, rate;
+	__u32 in_flight, srtt, min_rtt, rtt;
+	__u32 delivered, lost, losses, round;
+	__u32 mss, acked;
+	/* What happened. Decisions are those of the first three. */
+	union {
+		struct {
+			__u32 cwnd;
+			__u8 begin, over;
+			__u16 reserved;
+			__u64 pacing;
+			__u32 acked, lost, min_rtt, time;
+		} ack; /* init has the first members of it */
+		struct {
+			__u32 ssthresh, more[7];
+		} loss;
+	};
+};
+
+_Static_assert(sizeof(struct fr_socket) == 144, "the record of a socket");
+
+/* What a flow keeps between events, in the memory that the socket has for this purpose. */
+struct fr_flow {
+	__u64 id; /* 0: the flow has not begun, as at the acknowledgement of its SYN */
+	__u32 round, losses;
+	__u32 began, end;		   /* the round: microseconds, and snd_nxt, then */
+	__u32 round_delivered, round_lost; /* the sums then */
+	__u32 min_rtt;			  /* since then */
+	__u32 delivered, lost;		  /* at the last acknowledgement */
+	__u32 prr_delivered;		  /* since the window began to be reduced */
+	__u32 state;			  /* at the last acknowledgement */
+};
+
+_Static_assert(sizeof(struct fr_flow) <= 13 * 8, "icsk_ca_priv");
+
+static __always_inline struct fr_flow *fr_flow_of(struct tcp_sock___fr *tp)
+{
+	return (void *)tp->inet_conn.icsk_ca_priv;
+}
+
+static __always_inline __u32 fr_in_flight(const struct tcp_sock___fr *tp)
+{
+	return tp->packets_out - tp->sacked_out - tp->lost_out + tp->retrans_out;
+}
+
+static __always_inline __u32 fr_slow_start(const struct tcp_sock___fr *tp)
+{
+	return tp->snd_cwnd < tp->snd_ssthresh;
+}
+
+/* tcp_is_cwnd_limited */
+static __always_inline __u32 fr_limited(const struct tcp_sock___fr *tp)
+{
+	return FR_BITS(tp, is_cwnd_limited) ||
+	       (fr_slow_start(tp) && tp->snd_cwnd < 2 * tp->max_packets_out);
+}
+
+static __always_inline void fr_addresses(struct fr_socket *s, const struct sock___fr *sk)
+{
+	const struct sock_common___fr *c = &sk->__sk_common;
+
+	if (c->skc_family == AF_INET) {
+		fr_put_v4(s->local_addr, c->skc_rcv_saddr);
+		fr_put_v4(s->remote_addr, c->skc_daddr);
+	} else {
+		st64(s->local_addr, ld64(&c->skc_v6_rcv_saddr));
+		st64(s->local_addr + 8, ld64((void *)&c->skc_v6_rcv_saddr + 8));
+		st64(s->remote_addr, ld64(&c->skc_v6_daddr));
+		st64(s->remote_addr + 8, ld64((void *)&c->skc_v6_daddr + 8));
+	}
+	s->local_port = c->skc_num;
+	s->remote_port = bpf_htons(c->skc_dport);
+}
+
+/* What the kernel knows of the socket. What the programs don't read, the compiler leaves out. */
+static __always_inline void fr_describe(struct fr_socket *s, struct tcp_sock___fr *tp, __u8 event)
+{
+	const struct sock___fr *sk = (void *)tp;
+	const struct fr_flow *flow = fr_flow_of(tp);
+	__u32 interval = tp->rate_interval_us;
+
+	*s = (struct fr_socket) {
+		.event = event,
+		.state = FR_BITS(&tp->inet_conn, icsk_ca_state),
+		.limited = fr_limited(tp),
+		.ssthresh = tp->snd_ssthresh,
+		.id = flow->id,
+		.cwnd = tp->snd_cwnd,
+		.pacing = sk->sk_pacing_rate,
+		.in_flight = fr_in_flight(tp),
+		.srtt = tp->srtt_us >> 3,
+		.min_rtt = tp->rtt_min.s[0].v,
+		.rtt = tp->rack.rtt_us,
+		.delivered = tp->delivered,
+		.lost = tp->lost,
+		.losses = flow->losses,
+		.round = flow->round,
+		.mss = tp->mss_cache,
+	};
+	if (interval)
+		s->rate = (__u64)tp->rate_delivered * tp->mss_cache * 1000000 / interval;
+	fr_addresses(s, sk);
+}
+
+static __always_inline void fr_begin_round(struct tcp_sock___fr *tp, struct fr_flow *flow)
+{
+	flow->round++;
+	flow->began = tp->tcp_mstamp;
+	flow->end = tp->snd_nxt;
+	flow->round_delivered = tp->delivered;
+	flow->round_lost = tp->lost;
+	flow->min_rtt = 0;
+}
+
+static __always_inline void fr_set_window(struct tcp_sock___fr *tp, __u32 cwnd)
+{
+	__u32 most = tp->snd_cwnd_clamp;
+
+	tp->snd_cwnd = cwnd < most ? cwnd : most;
+}
+
+/* From the first rate that a program sets on, TCP spaces the flow's packets. */
+static __always_inline void fr_set_pacing(struct tcp_sock___fr *tp, __u64 rate, int paced)
+{
+	struct sock___fr *sk = (void *)tp;
+	__u64 most = sk->sk_max_pacing_rate;
+
+	if (paced && sk->sk_pacing_status == 0)
+		sk->sk_pacing_status = FR_PACING_NEEDED;
+	sk->sk_pacing_rate = rate < most ? rate : most;
+}
+
+/* tcp_update_pacing_rate: twice the window a round trip in slow start, and 1.2 times after it. */
+static __always_inline void fr_usual_pacing(struct tcp_sock___fr *tp)
+{
+	__u32 cwnd = tp->snd_cwnd, out = tp->packets_out, srtt = tp->srtt_us;
+	__u64 rate = (__u64)tp->mss_cache * 80000;
+
+	rate *= cwnd < tp->snd_ssthresh / 2 ? 200 : 120;
+	rate *= cwnd > out ? cwnd : out;
+	fr_set_pacing(tp, srtt ? rate / srtt : rate, 0);
+}
+
+/* RFC 6937, as in tcp_cwnd_reduction. */
+static __always_inline void fr_reduce(struct tcp_sock___fr *tp, struct fr_flow *flow, __u32 acked,
+				      __u32 lost)
+{
+	__u32 in_flight = fr_in_flight(tp), prior = tp->prior_cwnd, out = tp->prr_out;
+	__s32 delta = tp->snd_ssthresh - in_flight, send;
+
+	if (!acked || !prior)
+		return;
+	flow->prr_delivered += acked;
+	if (delta < 0) {
+		__u64 share = (__u64)tp->snd_ssthresh * flow->prr_delivered + prior - 1;
+
+		send = (__s32)(share / prior) - (__s32)out;
+	} else {
+		send = flow->prr_delivered - out;
+		if (send < (__s32)acked)
+			send = acked;
+		if (!lost)
+			send++;
+		if (send > delta)
+			send = delta;
+	}
+	if (send < !out) /* the first retransmission leaves at once */
+		send = !out;
+	fr_set_window(tp, in_flight + send);
+}
+
+/* Slow start, and then a packet a round trip (RFC 5681, 3.1). */
+static __always_inline void fr_grow(struct tcp_sock___fr *tp, __u32 acked)
+{
+	__u32 cwnd = tp->snd_cwnd, more, cnt;
+
+	if (cwnd < tp->snd_ssthresh) {
+		more = tp->snd_ssthresh - cwnd;
+		more = more < acked ? more : acked;
+		cwnd += more;
+		acked -= more;
+	}
+	if (acked && cwnd) {
+		cnt = tp->snd_cwnd_cnt;
+		if (cnt >= cwnd) { /* the window was smaller before */
+			cnt = 0;
+			cwnd++;
+		}
+		cnt += acked;
+		if (cnt >= cwnd) {
+			more = cnt / cwnd;
+			cnt -= more * cwnd;
+			cwnd += more;
+		}
+		tp->snd_cwnd_cnt = cnt;
+	}
+	fr_set_window(tp, cwnd);
+}
+
+static __always_inline void fr_reno(struct tcp_sock___fr *tp, struct fr_flow *flow,
+				    const struct fr_socket *s, __u32 acked, __u32 lost)
+{
+	if (s->state == FR_CA_CWR || s->state == FR_CA_RECOVERY)
+		fr_reduce(tp, flow, acked, lost);
+	else if (acked && s->limited)
+		fr_grow(tp, acked);
+}
+
+/* The reduction is over, and was not undone (tcp_end_cwnd_reduction). */
+static __always_inline int fr_reduced(struct tcp_sock___fr *tp, const struct fr_flow *flow,
+				      __u32 state)
+{
+	return (flow->state == FR_CA_CWR || flow->state == FR_CA_RECOVERY) && state < FR_CA_CWR &&
+	       tp->snd_ssthresh < FR_INFINITE && tp->snd_cwnd < tp->prior_cwnd;
+}
+
+static __always_inline void fr_init(struct tcp_sock___fr *tp, struct fr_socket *s,
+				    void (*programs)(struct fr_socket *))
+{
+	struct fr_flow *flow = fr_flow_of(tp);
+
+	*flow = (struct fr_flow) {
+		.id = (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32() | 1,
+		.delivered = tp->delivered,
+		.lost = tp->lost,
+	};
+	fr_begin_round(tp, flow);
+	fr_describe(s, tp, FR_EVENT_INIT);
+	programs(s);
+	if (s->ack.cwnd)
+		fr_set_window(tp, s->ack.cwnd);
+	if (s->ack.pacing)
+		fr_set_pacing(tp, s->ack.pacing, 1);
+}
+
+static __always_inline void fr_ack(struct tcp_sock___fr *tp, struct fr_socket *s,
+				   void (*programs)(struct fr_socket *))
+{
+	struct fr_flow *flow = fr_flow_of(tp);
+	__u32 acked = tp->delivered - flow->delivered, lost = tp->lost - flow->lost;
+	__u32 rtt = tp->rack.rtt_us;
+
+	if (!flow->id)
+		return;
+	flow->delivered = tp->delivered;
+	flow->lost = tp->lost;
+	if (acked && rtt && (!flow->min_rtt || rtt < flow->min_rtt))
+		flow->min_rtt = rtt;
+	fr_describe(s, tp, FR_EVENT_ACK);
+	s->acked = acked;
+	s->ack.over = (__s32)(tp->snd_una - flow->end) >= 0;
+	s->ack.acked = tp->delivered - flow->round_delivered;
+	s->ack.lost = tp->lost - flow->round_lost;
+	s->ack.min_rtt = flow->min_rtt;
+	s->ack.time = (__u32)tp->tcp_mstamp - flow->began;
+	programs(s);
+	if (s->ack.begin)
+		fr_begin_round(tp, flow);
+	if (s->ack.cwnd)
+		fr_set_window(tp, s->ack.cwnd);
+	else if (fr_reduced(tp, flow, s->state))
+		fr_set_window(tp, tp->snd_ssthresh);
+	else
+		fr_reno(tp, flow, s, acked, lost);
+	if (s->ack.pacing)
+		fr_set_pacing(tp, s->ack.pacing, 1);
+	else
+		fr_usual_pacing(tp);
+	flow->state = s->state;
+}
+
+static __always_inline __u32 fr_loss(struct tcp_sock___fr *tp, struct fr_socket *s,
+				     void (*programs)(struct fr_socket *))
+{
+	struct fr_flow *flow = fr_flow_of(tp);
+	__u32 half = tp->snd_cwnd / 2;
+
+	if (flow->id) {
+		flow->losses++;
+		flow->prr_delivered = 0;
+		fr_describe(s, tp, FR_EVENT_LOSS);
+		programs(s);
+		if (s->loss.ssthresh)
+			return s->loss.ssthresh;
+	}
+	return half > 2 ? half : 2;
+}
+
+/* struct tcp_congestion_ops, as far as it is filled in. */
+struct tcp_congestion_ops {
+	__u32 (*ssthresh)(void *sk);
+	void (*cong_control)(void *sk);
+	__u32 (*undo_cwnd)(void *sk);
+	void (*init)(void *sk);
+	void (*release)(void *sk);
+	char name[16];
+};
+
+/* The functions that the kernel calls. ctx[0] is the socket. */
+#define FR_CONGESTION(called)                                                                      \
+	SEC("struct_ops") void fr_tcp_init(__u64 *ctx)                                             \
+	{                                                                                          \
+		struct fr_socket s;                                                                \
+												   \
+		fr_init((void *)ctx[0], &s, fr_on_init);                                           \
+	}                                                                                          \
+												   \
+	SEC("struct_ops") void fr_tcp_ack(__u64 *ctx)                                              \
+	{                                                                                          \
+		struct fr_socket s;                                                                \
+												   \
+		fr_ack((void *)ctx[0], &s, fr_on_ack);                                             \
+	}                                                                                          \
+												   \
+	SEC("struct_ops") __u32 fr_tcp_loss(__u64 *ctx)                                            \
+	{                                                                                          \
+		struct fr_socket s;                                                                \
+												   \
+		return fr_loss((void *)ctx[0], &s, fr_on_loss);                                    \
+	}                                                                                          \
+												   \
+	/* A reduction was needless: the window as it was (tcp_reno_undo_cwnd). */                 \
+	SEC("struct_ops") __u32 fr_tcp_undo(__u64 *ctx)                                            \
+	{                                                                                          \
+		const struct tcp_sock___fr *tp = (void *)ctx[0];                                   \
+		__u32 now = tp->snd_cwnd, before = tp->prior_cwnd;                                 \
+												   \
+		return now > before ? now : before;                                                \
+	}                                                                                          \
+												   \
+	SEC("struct_ops") void fr_tcp_release(__u64 *ctx)                                          \
+	{                                                                                          \
+		struct fr_socket s;                                                                \
+												   \
+		fr_describe(&s, (void *)ctx[0], FR_EVENT_RELEASE);                                 \
+		fr_on_release(&s);                                                                 \
+	}                                                                                          \
+												   \
+	SEC(".struct_ops.link") struct tcp_congestion_ops fr_congestion = {                        \
+		.ssthresh = (void *)fr_tcp_loss,                                                   \
+		.cong_control = (void *)fr_tcp_ack,                                                \
+		.undo_cwnd = (void *)fr_tcp_undo,                                                  \
+		.init = (void *)fr_tcp_init,                                                       \
+		.release = (void *)fr_tcp_release,                                                 \
+		.name = called,                                                                    \
+	}
+
+#endif
