@@ -154,9 +154,10 @@ func (b *bed) stats() server.Stats {
 
 // endpoints are the two sides of a connection.
 type endpoints struct {
-	name   string
-	client func(b *bed, bytes int) *process
-	server func(b *bed) *process
+	name     string
+	clientID int // bytes of the client's connection IDs
+	client   func(b *bed, bytes int) *process
+	server   func(b *bed) *process
 }
 
 // aioquic starts endpoints of aioquic, with connection IDs of these lengths. Each side changes to another ID of the
@@ -168,7 +169,7 @@ func aioquic(clientID, serverID, change int) endpoints {
 			"--id", strconv.Itoa(id), "--bytes", strconv.Itoa(bytes), "--change", strconv.Itoa(change))
 	}
 	return endpoints{
-		name: fmt.Sprintf("aioquic %d %d", clientID, serverID),
+		name: fmt.Sprintf("aioquic %d %d", clientID, serverID), clientID: clientID,
 		client: func(b *bed, bytes int) *process {
 			return side(b, b.line.Client, "client", "127.0.0.1", clientID, bytes)
 		},
@@ -186,7 +187,7 @@ func quinn(clientID, serverID int, lifetime time.Duration) endpoints {
 			strconv.FormatInt(lifetime.Milliseconds(), 10), strconv.Itoa(bytes))
 	}
 	return endpoints{
-		name: fmt.Sprintf("quinn %d %d", clientID, serverID),
+		name: fmt.Sprintf("quinn %d %d", clientID, serverID), clientID: clientID,
 		client: func(b *bed, bytes int) *process {
 			return side(b, b.line.Client, "client", netip.AddrFrom4([4]byte{127, 0, 0, 1}), clientID, bytes)
 		},

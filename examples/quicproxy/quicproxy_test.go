@@ -53,20 +53,79 @@ func TestUserSpace(t *testing.T) {
 }
 
 // Both sides change connection IDs again and again: the new ones are registered, and go on in the kernel. How many
-// packets come before their connection ID is registered depends on the machine; most come after it.
+// packets come before their connection ID is registered depends on the machine; but user space handles none that comes
+// after one with the same connection ID that the kernel has sent.
 func TestChanges(t *testing.T) {
 	needs.Root(t)
 	for _, e := range []endpoints{aioquic(8, 20, 100_000), quinn(4, 8, 50*time.Millisecond)} {
 		t.Run(e.name, func(t *testing.T) {
 			b := newBed(t, 4)
+			check(t, b.line.Relay.Sysctl("net/ipv4/ip_default_ttl", strconv.Itoa(userTTL)))
+			check(t, b.line.Relay.Sysctl("net/ipv6/conf/eth1/hop_limit", strconv.Itoa(userTTL)))
+			clients, err := b.line.RelayIn.Capture()
+			check(t, err)
+			targets, err := b.line.RelayOut.Capture()
+			check(t, err)
 			e.server(b).line(wait)
 			e.client(b, 8<<20).right()
+			near, err := clients.Stop()
+			check(t, err)
+			far, err := targets.Stop()
+			check(t, err)
 			s := b.stats()
 			if s.Registered < 10 || s.InKernel == 0 || s.Kernel() < s.ToTarget+s.ToClient+s.Tunnelled {
 				t.Errorf("counters: %+v", s)
 			}
+			for _, way := range []struct {
+				name    string
+				in, out []testnet.Frame
+				id      int  // bytes of the connection IDs that come in
+				told    bool // whoever sends uses an ID when the proxy has said that it is registered
+			}{{"to the target", near, far, 8, true}, {"to the client", far, near, e.clientID, false}} {
+				ids, late := changes(way.in, way.out, way.id, way.told)
+				if t.Logf("%s: %d connection IDs in the kernel", way.name, ids); ids < 5 || late > 0 {
+					t.Errorf("%s: %d connection IDs in the kernel, and user space handled %d packets with one that "+
+						"was registered; %+v", way.name, ids, late, s)
+				}
+			}
 		})
 	}
+}
+
+// userTTL is the TTL of what user space sends. What the kernel forwards has the sender's, 64.
+const userTTL = 77
+
+// changes counts the connection IDs that the kernel has sent packets of, and the packets that it hasn't sent though
+// they came after one that it had: with the same connection ID, or with any where the sender was told that it is
+// registered.
+func changes(in, out []testnet.Frame, id int, told bool) (ids, late int) {
+	short := func(f testnet.Frame, outgoing bool) []byte {
+		if _, payload, ok := f.UDP(); ok && f.Outgoing == outgoing && len(payload) > 36 && payload[0]&0x80 == 0 {
+			return payload
+		}
+		return nil
+	}
+	kernel := map[string]bool{} // by the end of the packet, which is encrypted, and never the same again
+	for _, f := range out {
+		if p := short(f, true); p != nil && f.TTL() != userTTL {
+			kernel[string(p[len(p)-16:])] = true
+		}
+	}
+	seen := map[string]bool{}
+	for _, f := range in {
+		p := short(f, false)
+		if p == nil {
+			continue
+		}
+		key := string(p[1 : 1+id])
+		switch {
+		case kernel[string(p[len(p)-16:])]:
+			seen[key] = true
+		case seen[key], told && len(seen) > 0:
+			late++
+		}
+	}
+	return len(seen), late
 }
 
 // The client moves during a transfer: to another port, then to another address. The proxy follows, and the target sees

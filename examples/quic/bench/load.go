@@ -185,7 +185,7 @@ func (p *publisher) run(ctx context.Context, rate float64, objects int) error {
 				}
 			}
 			next = next.Add(period)
-			time.Sleep(time.Until(next))
+			time.Sleep(time.Until(next)) // not a ticker, which would leave out what is late
 		}
 	}
 	return nil

@@ -191,9 +191,7 @@ func (b *bench) measure(v Variant, n, objects int, profile string) (r Result, er
 		return r, fmt.Errorf("publishing: %w", err)
 	}
 	all := load.sent.Load() * objectSize * uint64(n)
-	for patience := time.Now().Add(2 * time.Second); uint64(a.bytes.Load()) < all && time.Now().Before(patience); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	_ = testnet.Until(2*time.Second, "all", func() bool { return uint64(a.bytes.Load()) >= all }) // or some are missing
 	r.Missing = 100 * (1 - float64(a.bytes.Load())/float64(all))
 	return r, nil
 }
@@ -287,7 +285,7 @@ func forwarding(l *testnet.Line, rate float64) (delays turnlab.Delays, err error
 				return err
 			}
 			next = next.Add(time.Duration(float64(time.Second) / rate))
-			time.Sleep(time.Until(next))
+			time.Sleep(time.Until(next)) // not a ticker, which would leave out what is late
 		}
 		return nil
 	})

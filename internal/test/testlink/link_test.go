@@ -113,7 +113,7 @@ func sendHere(from, to *net.UDPConn, count int, rate float64, size int) error {
 				return err
 			}
 		}
-		time.Sleep(100 * time.Microsecond)
+		time.Sleep(100 * time.Microsecond) // the clock paces: what is late is sent at once
 	}
 	return nil
 }

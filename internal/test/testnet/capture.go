@@ -187,6 +187,17 @@ func (f Frame) UDP() (*layers.UDP, []byte, bool) {
 	return udp, udp.Payload, true
 }
 
+// TTL returns the TTL or hop limit of the outermost IP header; 0 for other frames.
+func (f Frame) TTL() int {
+	switch ip := f.Packet().NetworkLayer().(type) {
+	case *layers.IPv4:
+		return int(ip.TTL)
+	case *layers.IPv6:
+		return int(ip.HopLimit)
+	}
+	return 0
+}
+
 // Check finds wrong lengths and checksums in the IP and UDP headers of a frame, by gopacket's independent reading.
 // A partial checksum has to be the pseudo-header's sum.
 func (f Frame) Check() error {

@@ -25,8 +25,9 @@ const (
 	lockLook     = time.Millisecond
 )
 
-// lockFolder locks an open folder, and waits for a predecessor that is ending. The kernel announces no free
-// lock to a process that doesn't wait for it in a system call, so it is asked.
+// lockFolder locks an open folder, and waits for a predecessor that is ending. It asks again and again: the kernel
+// announces a free lock only to a process that waits in flock, and a Go program can't give up that call when the time
+// is over (closing the file doesn't end it). A thread would stay in it, and take the lock from the next one later.
 func lockFolder(folder *os.File) error {
 	var holder *lockHolder
 	for began := time.Now(); ; time.Sleep(lockLook) {

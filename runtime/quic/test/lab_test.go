@@ -48,8 +48,12 @@ func secrets(t testing.TB) *tls.Config {
 // until waits for a condition.
 func until(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(*patience); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	for end := time.After(*patience); !condition(); {
+		select {
+		case <-ticker.C:
+		case <-end:
 			t.Fatalf("not within %v: %s", *patience, what)
 		}
 	}

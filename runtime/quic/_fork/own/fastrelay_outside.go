@@ -24,10 +24,10 @@ type Outside struct {
 	hooks *Hooks
 	null  atomic.Bool
 
-	mutex sync.Mutex // what others hand over to the run loop
-	todo  []func()
-	share []func() // when the handshake is confirmed
-	lease spans    // of stream numbers
+	mutex  sync.Mutex // what others hand over to the run loop
+	queued []func()
+	share  []func() // when the handshake is confirmed
+	lease  spans    // of stream numbers
 
 	// The rest is the run loop's.
 	path     PathState
@@ -106,7 +106,7 @@ func (o *Outside) limitsChanged() {
 // later runs f on the run loop.
 func (o *Outside) later(f func()) {
 	o.mutex.Lock()
-	o.todo = append(o.todo, f)
+	o.queued = append(o.queued, f)
 	o.mutex.Unlock()
 	o.conn.scheduleSending()
 }
@@ -117,14 +117,14 @@ func (o *Outside) turn() {
 		return
 	}
 	o.mutex.Lock()
-	todo := o.todo
-	o.todo = nil
+	queued := o.queued
+	o.queued = nil
 	if o.conn.handshakeConfirmed {
-		todo = append(todo, o.share...)
+		queued = append(queued, o.share...)
 		o.share = nil
 	}
 	o.mutex.Unlock()
-	for _, f := range todo {
+	for _, f := range queued {
 		f()
 	}
 	o.drain()
