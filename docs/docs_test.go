@@ -348,6 +348,9 @@ func reasonNames(s *spec.Spec) func(pattern string) *regexp.Regexp {
 				if a.Kind == spec.ActDrop {
 					add("DROP", a.Reason)
 				}
+				if a.Else != nil {
+					add("DROP", *a.Else)
+				}
 				if a.FanOut != nil {
 					rules(a.FanOut.Rules)
 					if a.FanOut.Drop != nil {

@@ -170,9 +170,21 @@ func (w *rewriter) admit(a *spec.Action) {
 			return
 		}
 	}
-	if !a.Overdraft {
-		out.Refused = w.went("refused_"+v.member.Name, "no "+v.member.Name+" left", a.Pos)
+	const contended = "too many processors spend from one credit at once"
+	left := "no " + v.member.Name + " left"
+	switch {
+	case a.Else != nil: // what can't be spent isn't admitted, so neither is let through
+		kind := ir.Dropped
+		if w.each != nil {
+			kind = ir.Declined
+		}
+		out.Refused = w.reason(a.Else.Value, kind, left, a.Else.Pos)
+		out.Contended = w.reason(a.Else.Value, kind, contended, a.Else.Pos)
+	case !a.Overdraft:
+		out.Refused = w.went("refused_"+v.member.Name, left, a.Pos)
+		fallthrough
+	default:
+		out.Contended = w.went("contended", contended, a.Pos)
 	}
-	out.Contended = w.went("contended", "too many processors spend from one credit at once", a.Pos)
 	w.fx.Admits = append(w.fx.Admits, out)
 }

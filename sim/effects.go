@@ -34,10 +34,10 @@ func (b *builder) effects(e *ir.Effects) *effects {
 	for _, s := range e.Admits {
 		what := "overdrawn"
 		if !s.Overdraft {
-			what = b.stop(s.Refused)
+			what = b.stopOrDrop(s.Refused)
 		}
 		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+what))
-		b.stop(s.Contended)
+		b.stopOrDrop(s.Contended)
 	}
 	return out
 }

@@ -196,6 +196,14 @@ func (b *builder) stop(reason int) string {
 	return b.reason(reason, ir.Punted)
 }
 
+// stopOrDrop checks the reason of a statement that may also drop the packet.
+func (b *builder) stopOrDrop(reason int) string {
+	if all := b.prog.ir.Reasons; !b.each && reason >= 0 && reason < len(all) && all[reason].Kind == ir.Dropped {
+		return "dropped, " + all[reason].Name
+	}
+	return b.stop(reason)
+}
+
 // leaves reports whether a packet can leave through a hop of a state. The kernel doesn't resolve neighbours for clones.
 func leaves(state abi.HopState, clone bool) bool {
 	return state == ir.HopDirect || state == ir.HopNeighbour && !clone

@@ -286,11 +286,15 @@ func (r *run) stmt(n *node) bool {
 	return false
 }
 
-// stop ends the processing of the packet, which passes to the stack, or in a fan-out the receiver's turn.
+// stop ends the processing of the packet, which passes to the stack or is dropped, as the reason says, or in a fan-out
+// the receiver's turn.
 func (r *run) stop(reason int) bool {
-	if r.turn != nil {
+	switch {
+	case r.turn != nil:
 		r.decline(reason)
-	} else {
+	case r.prog.ir.Reasons[reason].Kind == ir.Dropped:
+		r.finish(VerdictDrop, reason, *r.packet)
+	default:
 		r.up(reason)
 	}
 	return true

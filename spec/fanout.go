@@ -114,6 +114,24 @@ func (l *loader) admit(a *Action, v cue.Value) {
 	}
 	l.tagged(a, v)
 	a.Count, a.By = l.counter(get(v, "count"))
+	a.Else = l.dropped(get(v, "else"))
+	if a.Else != nil && a.Overdraft {
+		l.add(codeTogether, a.Else.Pos, "with overdraft nothing is refused, so nothing can be dropped").
+			WithHint("leave out `overdraft` or `else`")
+	}
+}
+
+// dropped reads {drop: REASON}; nil where there is none.
+func (l *loader) dropped(v cue.Value) *Name {
+	if v.IncompleteKind() != cue.StructKind {
+		return nil
+	}
+	drop := get(v, "drop")
+	if drop.IncompleteKind() != cue.StringKind {
+		return nil
+	}
+	reason := l.name(drop, "reason")
+	return &reason
 }
 
 // lets reads names for values; vars are the names that the rule knows already.
@@ -161,12 +179,7 @@ func (l *loader) fanOut(pos Name, v cue.Value, outer map[string]Name) *FanOut {
 		vars[rowOfReceiver] = Name{rowOfReceiver, f.Pos}
 	}
 	f.Rules = l.ruleList(v, "each", "a fan-out", pos.Pos, vars)
-	if then := get(v, "then"); then.IncompleteKind() == cue.StructKind {
-		if drop := get(then, "drop"); drop.IncompleteKind() == cue.StringKind {
-			reason := l.name(drop, "reason")
-			f.Drop = &reason
-		}
-	}
+	f.Drop = l.dropped(get(v, "then"))
 	return f
 }
 

@@ -411,7 +411,8 @@ type Action struct {
 	// admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
 	Count     *Expr   `member:"count,name"`
 	Overdraft bool    `member:"overdraft"` // admit: it charges, and refuses nothing
-	By        *Expr   `member:"by,own"`    // count, and Count of admit: how much; nil: 1
+	Else      *Name   // admit: `else: drop: REASON`, for what is refused; nil: it passes to the stack
+	By        *Expr   `member:"by,own"` // count, and Count of admit: how much; nil: 1
 	FanOut    *FanOut // fan_out
 }
 

@@ -286,12 +286,17 @@ func (f *function) quote(pos diag.Pos) {
 	f.stmt(pos, "%s */", text)
 }
 
-// up is the statement by which a packet passes to the stack, or a receiver's turn ends.
+// up is the statement by which a packet passes to the stack, or a receiver's turn ends. Under a reason of that kind the
+// packet is dropped.
 func (f *function) up(reason int) string {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
-	return f.upFor(f.prog.reasonName(reason))
+	name := f.prog.reasonName(reason)
+	if f.prog.ir.Reasons[reason].Kind == ir.Dropped {
+		return fmt.Sprintf("return fr_drop(%s, %s);", f.length(), name)
+	}
+	return f.upFor(name)
 }
 
 // upFor is the statement by which a packet passes to the stack; reason is C.

@@ -72,8 +72,8 @@ type Admit struct {
 	Floor     Expr   `text:"above"` // nil: 0
 	Count     *Count // what else counts a refused packet; nil: nothing
 	Overdraft bool   `text:"overdraft"` // what would be refused is counted by Count, spent all the same, and goes on
-	Refused   int    // -1: Overdraft
-	Contended int    // reason: compare and swap failed AdmitTries times
+	Refused   int    // reason, of kind Dropped too (the packet is dropped then); -1: Overdraft
+	Contended int    // reason, likewise: compare and swap failed AdmitTries times
 	Pos       diag.Pos
 }
 

@@ -88,6 +88,9 @@ func action(a *spec.Action) string {
 			}
 		}
 		text += "; else no copy"
+		if a.Else != nil {
+			text += " (" + a.Else.Value + ")"
+		}
 		if a.Count != nil {
 			text += ", and count " + expression(a.Count)
 		}

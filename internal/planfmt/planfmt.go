@@ -264,11 +264,16 @@ func reason(p *ir.Program, i int) string {
 	return p.Reasons[i].Name
 }
 
-// stop says what the reason of a check that fails does: the packet passes to the stack, or in a fan-out the receiver
-// gets no copy.
+// stop says what the reason of a check that fails does: the packet passes to the stack or is dropped, or in a fan-out
+// the receiver gets no copy.
 func stop(p *ir.Program, i int) string {
-	if i >= 0 && i < len(p.Reasons) && p.Reasons[i].Kind == ir.Declined {
-		return "decline " + p.Reasons[i].Name
+	if i >= 0 && i < len(p.Reasons) {
+		switch p.Reasons[i].Kind {
+		case ir.Declined:
+			return "decline " + p.Reasons[i].Name
+		case ir.Dropped:
+			return "drop " + p.Reasons[i].Name
+		}
 	}
 	return "up " + reason(p, i)
 }

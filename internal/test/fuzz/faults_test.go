@@ -297,6 +297,8 @@ var modelFaults = []fault{
 		file: "fanout.go"},
 	{where: "model", spec: "overdraft", what: "what is overdrawn isn't spent",
 		old: `credit\.Spent, amount = credit\.Spent\+cost, cost`, new: `amount = cost`, file: "effects.go"},
+	{where: "model", spec: "admit-else", what: "what is refused passes",
+		old: `case r\.prog\.ir\.Reasons\[reason\]\.Kind == ir\.Dropped:`, new: `case false:`, file: "run.go"},
 	{where: "model", spec: "fan-out", what: "the next receiver sees what the last one got",
 		old: `r\.turn\.Sent, r\.turn\.Packet, r\.turn\.Hop = true, out, &hop`,
 		new: `r.turn.Sent, r.turn.Packet, r.turn.Hop, r.in = true, out, &hop, out.Data`, file: "fanout.go"},

@@ -285,12 +285,17 @@ func (s *scope) admit() string {
 				continue
 			}
 			value = strconv.Quote(c)
+		case name == "else":
+			if strings.Contains(text, "overdraft: ") {
+				continue
+			}
+			value = "{drop: " + strconv.Quote("over_"+strings.ReplaceAll(r.text, ".", "_")) + "}"
 		case isSwitch:
 			value = "true"
 		default:
 			value = s.quoted(s.fitting(pick(s.generator, []int{4, 11, 64})))
 		}
-		if s.one(3) {
+		if s.one(3) || name == "else" && s.one(2) {
 			text += ", " + name + ": " + value
 		}
 	}

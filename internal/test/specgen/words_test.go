@@ -19,6 +19,7 @@ func TestWords(t *testing.T) {
 		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
 	}
 	missing["action blank"] = regexp.MustCompile(`\{blank: "`)
+	missing["drop of what a credit refuses"] = regexp.MustCompile(`else: \{drop: "over_`)
 	missing["type with a value for each level of priority"] = regexp.MustCompile(`: "\w+\[priority\]"`)
 	missing["value for the packet's level"] = regexp.MustCompile(`\.\w+\[priority\]`)
 	missing["part of an endpoint for a level"] = regexp.MustCompile(`\]\.(addr|port)\b`)
