@@ -114,6 +114,9 @@ func (p *program) checkActions(r *spec.Rule) {
 		return
 	}
 	for _, a := range r.Do {
+		if a.Else != nil {
+			p.diags.Add(codeCongestion, a.Else.Pos, "nothing can be dropped at %s: there is no packet", ir.Congestion)
+		}
 		switch a.Kind {
 		case spec.ActSet, spec.ActLet, spec.ActCount, spec.ActLearn, spec.ActEmit, spec.ActAdmit, spec.ActPass:
 		default:

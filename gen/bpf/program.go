@@ -294,7 +294,7 @@ func (f *function) up(reason int) string {
 	}
 	name := f.prog.reasonName(reason)
 	if f.prog.ir.Reasons[reason].Kind == ir.Dropped {
-		return fmt.Sprintf("return fr_drop(%s, %s);", f.length(), name)
+		return fmt.Sprintf("return fr_drop(skb->len, %s);", name)
 	}
 	return f.upFor(name)
 }

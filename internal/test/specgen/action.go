@@ -455,9 +455,6 @@ func (w *rewriting) send() string {
 		if to, ok := w.choose(func(r ref) bool { return receivers(r) && !strings.Contains(r.text, "[") }); ok {
 			from, _ := w.choose(receivers)
 			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from.text, to.text))
-			if from, ok := any(endpointKind); ok && w.one(3) { // such as the packet's own
-				ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to.text))
-			}
 		}
 	} else if hasPorts && !rigid {
 		if from, ok := row(endpointKind); ok {

@@ -285,17 +285,17 @@ func (s *scope) admit() string {
 				continue
 			}
 			value = strconv.Quote(c)
-		case name == "else":
-			if strings.Contains(text, "overdraft: ") {
-				continue
+		case name == "else": // not drawn, so that what is drawn after it stays the same
+			if len(text)%2 == 0 && !strings.Contains(text, "overdraft: ") {
+				text += fmt.Sprintf(", else: {drop: %q}", "over_"+strings.ReplaceAll(r.text, ".", "_"))
 			}
-			value = "{drop: " + strconv.Quote("over_"+strings.ReplaceAll(r.text, ".", "_")) + "}"
+			continue
 		case isSwitch:
 			value = "true"
 		default:
 			value = s.quoted(s.fitting(pick(s.generator, []int{4, 11, 64})))
 		}
-		if s.one(3) || name == "else" && s.one(2) {
+		if s.one(3) {
 			text += ", " + name + ": " + value
 		}
 	}
