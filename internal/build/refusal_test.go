@@ -25,7 +25,7 @@ type fault struct {
 }
 
 const (
-	paths    = "../../examples/paths/spec.cue"
+	paths    = "testdata/paths.cue"
 	checksum = "../../golden/checksum/spec.cue"
 	tables   = "../../golden/tables/spec.cue"
 	spread   = "testdata/spread.cue"

@@ -53,6 +53,8 @@ type Relay struct {
 
 	// Routes is a table of prefixes, the longest of which counts of 1024 rows.
 	Routes *RoutesTable
+	// Flows is a hash table of 65536 rows.
+	Flows *FlowsTable
 }
 
 // Load loads the relay, or adopts the one that is pinned. Nothing is attached yet, unless it was adopted. Where it
@@ -75,6 +77,7 @@ func Load(opt Options) (*Relay, error) {
 		rt:      rt,
 		Forward: &ForwardProgram{rt.Program("forward")},
 		Routes:  &RoutesTable{rt.Table("routes")},
+		Flows:   &FlowsTable{rt.Table("flows")},
 	}, nil
 }
 
@@ -221,6 +224,86 @@ func (t *RoutesTable) All() iter.Seq2[RoutesEntry, error] {
 	}
 }
 
+// FlowsTable is the table "flows": a hash table of 65536 rows.
+type FlowsTable struct{ t *runtime.Table }
+
+// FlowsKey is a key of flows.
+type FlowsKey struct {
+	Src netip.AddrPort
+	Dst netip.AddrPort
+}
+
+// FlowsRow is a value of flows.
+type FlowsRow struct {
+	Path    uint8
+	Packets *runtime.Counter
+}
+
+func (t *FlowsTable) key(key FlowsKey) []any {
+	return []any{key.Src, key.Dst}
+}
+
+func (t *FlowsTable) row(v []any) FlowsRow {
+	return FlowsRow{
+		Path:    uint8(v[0].(uint64)),
+		Packets: v[1].(*runtime.Counter),
+	}
+}
+
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
+// ones. Errors: *runtime.ValueError, *runtime.FullError.
+func (t *FlowsTable) Put(key FlowsKey, row FlowsRow) error {
+	return t.t.Put(t.key(key), []any{row.Path, row.Packets})
+}
+
+// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
+func (t *FlowsTable) Get(key FlowsKey) (FlowsRow, error) {
+	v, err := t.t.Get(t.key(key))
+	if err != nil {
+		return FlowsRow{}, err
+	}
+	return t.row(v), nil
+}
+
+// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
+func (t *FlowsTable) Delete(key FlowsKey) error { return t.t.Delete(t.key(key)) }
+
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *FlowsTable) DeleteMany(keys ...FlowsKey) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
+
+// FlowsEntry is a row of flows with its key.
+type FlowsEntry struct {
+	Key FlowsKey
+	Row FlowsRow
+}
+
+// All iterates over the rows, in no order. An error ends the iteration.
+func (t *FlowsTable) All() iter.Seq2[FlowsEntry, error] {
+	return func(yield func(FlowsEntry, error) bool) {
+		for e, err := range t.t.All() {
+			if err != nil {
+				yield(FlowsEntry{}, err)
+				return
+			}
+			k := e.Key
+			key := FlowsKey{
+				Src: k[0].(netip.AddrPort),
+				Dst: k[1].(netip.AddrPort),
+			}
+			if !yield(FlowsEntry{key, t.row(e.Value)}, nil) {
+				return
+			}
+		}
+	}
+}
+
 var desc = abi.Desc{
 	Name:   "paths",
 	Kernel: [2]int{5, 10},
@@ -231,6 +314,13 @@ var desc = abi.Desc{
 			{Name: "fast", Kind: abi.KindNextHop, Size: 36},
 			{Name: "slow", Kind: abi.KindNextHop, Size: 36, Off: 36},
 		}, ValueSize: 72},
+		{Name: "flows", Kind: abi.TableHash, Size: 65536, Key: []abi.Member{
+			{Name: "src", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "dst", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+		}, KeySize: 36, Value: []abi.Member{
+			{Name: "path", Kind: abi.KindUint, Bits: 8, Size: 1},
+			{Name: "packets", Kind: abi.KindCounter, Size: 4, Off: 4},
+		}, ValueSize: 8},
 	},
 	Programs: []abi.Program{
 		{Name: "forward", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
@@ -279,4 +369,5 @@ var desc = abi.Desc{
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
+	Shared: 65537,
 }

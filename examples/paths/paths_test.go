@@ -1,0 +1,324 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/paths/lab"
+	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// start builds the network and starts both routers.
+func start(t *testing.T, c router.Config) (*lab.Lab, [2]*router.Router) {
+	t.Helper()
+	needs.Root(t)
+	l, err := lab.New(testnet.Start(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	routers, err := l.Start(lab.BothPaths, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, r := range routers {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return l, routers
+}
+
+// flow is datagrams from the client to a port of the server, numbered from 1 on.
+type flow struct {
+	Src, Dst netip.AddrPort
+
+	out, in *net.UDPConn
+	sent    uint64
+
+	mu   sync.Mutex
+	got  []uint64 // their numbers, in the order of arrival
+	last time.Time
+	gap  time.Duration // the longest time between two arrivals
+}
+
+func newFlow(t *testing.T, l *lab.Lab, family int, port uint16) *flow {
+	t.Helper()
+	f := &flow{Dst: netip.AddrPortFrom(l.ServerAddr.Of(family), port)}
+	err := l.Server.Do(func() (err error) {
+		f.in, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(f.Dst))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.in.Close() })
+	err = l.Client.Do(func() (err error) {
+		f.out, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.Dst))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.out.Close() })
+	f.Src = f.out.LocalAddr().(*net.UDPAddr).AddrPort()
+	go f.receive()
+	return f
+}
+
+func (f *flow) receive() {
+	buf := make([]byte, 1500)
+	for {
+		n, err := f.in.Read(buf)
+		if err != nil {
+			return
+		}
+		f.mu.Lock()
+		if n >= 8 {
+			now := time.Now()
+			if f.got = append(f.got, binary.BigEndian.Uint64(buf)); len(f.got) > 1 {
+				f.gap = max(f.gap, now.Sub(f.last))
+			}
+			f.last = now
+		}
+		f.mu.Unlock()
+	}
+}
+
+// send sends a datagram of that size, after a while.
+func (f *flow) send(t *testing.T, size int, after time.Duration) {
+	t.Helper()
+	<-time.After(after)
+	f.sent++
+	p := make([]byte, size)
+	binary.BigEndian.PutUint64(p, f.sent)
+	if _, err := f.out.Write(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *flow) arrived() []uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]uint64(nil), f.got...)
+}
+
+// overtaken returns the number of datagrams that arrived after a later one.
+func (f *flow) overtaken() (n int) {
+	highest := uint64(0)
+	for _, number := range f.arrived() {
+		if number < highest {
+			n++
+		}
+		highest = max(highest, number)
+	}
+	return n
+}
+
+// received returns how many packets have come to the server's router over the fast link, and over the slow one.
+func received(t *testing.T, l *lab.Lab) (fast, slow uint64) {
+	t.Helper()
+	fast, err := l.Routers[1].Fast.Received()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow, err = l.Routers[1].Slow.Received()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fast, slow
+}
+
+// Ports choose the path, in both families; all neighbours are resolved on the way, also once they are forgotten.
+func TestPorts(t *testing.T) {
+	l, routers := start(t, router.Config{})
+	for _, family := range []int{4, 6} {
+		for i, port := range []uint16{443, 5201} {
+			f := newFlow(t, l, family, port)
+			for again := range 2 {
+				fast, slow := received(t, l)
+				const count = 40
+				for range count {
+					f.send(t, 100, time.Millisecond)
+				}
+				what := fmt.Sprintf("IPv%d, port %d: the last datagram arrives", family, port)
+				err := testnet.Until(2*time.Second, what, func() bool {
+					got := f.arrived()
+					return len(got) > 0 && got[len(got)-1] == f.sent
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				fastNow, slowNow := received(t, l)
+				if took := [2]uint64{fastNow - fast, slowNow - slow}; took[i] < count/2 || took[1-i] >= count/2 {
+					t.Errorf("IPv%d, port %d: %d packets took the fast link, %d the slow one",
+						family, port, took[0], took[1])
+				}
+				if again == 0 {
+					for _, r := range l.Routers {
+						for _, d := range []*testnet.Dev{r.Port, r.Fast, r.Slow} {
+							if err := d.ForgetNeighbours(); err != nil {
+								t.Fatal(err)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	for i, r := range routers {
+		if n, err := r.Forwarded(); err != nil || n < 300 {
+			t.Errorf("router %d has forwarded %d packets, error %v", i, n, err)
+		}
+	}
+}
+
+// A flow moves from a slow path, whose queue is full, to the fast one while it runs. None of its packets overtakes
+// another one, since it moves in a pause; moved at once, they do.
+func TestFlowMoves(t *testing.T) {
+	for _, pause := range []time.Duration{0, 200 * time.Millisecond} {
+		t.Run(pause.String(), func(t *testing.T) {
+			l, routers := start(t, router.Config{})
+			f, load := newFlow(t, l, 4, 5201), newFlow(t, l, 4, 5202)
+			ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+			defer stop()
+			var loading sync.WaitGroup
+			loading.Go(func() { // more than the slow link's rate, so that a packet waits for 150 ms
+				for ctx.Err() == nil {
+					load.send(t, 1400, 2*time.Millisecond)
+					for range 3 {
+						load.send(t, 1400, 0)
+					}
+				}
+			})
+			defer loading.Wait()
+			defer stop()
+			err := testnet.Until(5*time.Second, "the queue is full", func() bool {
+				got := load.arrived()
+				return len(got) > 0 && got[len(got)-1] > uint64(len(got))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			moved := make(chan error, 1)
+			start, _ := received(t, l)
+			for burst := range 4 {
+				for i := range 20 {
+					f.send(t, 100, 2*time.Millisecond)
+					if burst == 1 && i == 10 {
+						go func() { moved <- routers[0].Move(ctx, f.Src, f.Dst, router.Fast, pause) }()
+					}
+				}
+				<-time.After(400 * time.Millisecond) // this is the pause
+			}
+			select {
+			case err := <-moved:
+				if err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the flow has not moved")
+			}
+			if fast, _ := received(t, l); fast-start < 20 {
+				t.Errorf("%d packets took the fast link", fast-start)
+			}
+			n := f.overtaken()
+			if pause > 0 && n > 0 {
+				t.Errorf("%d packets were overtaken: %v", n, f.arrived())
+			}
+			if pause == 0 && n == 0 {
+				t.Error("no packet was overtaken by a flow that moved without a pause: this test shows nothing")
+			}
+		})
+	}
+}
+
+// A flow that doesn't pause doesn't move, and the error says so.
+func TestNoPause(t *testing.T) {
+	l, routers := start(t, router.Config{})
+	f := newFlow(t, l, 4, 5201)
+	ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer stop()
+	moved := make(chan error, 1)
+	go func() { moved <- routers[0].Move(ctx, f.Src, f.Dst, router.Fast, 10*time.Second) }()
+	for ctx.Err() == nil {
+		f.send(t, 100, 5*time.Millisecond)
+	}
+	if err := <-moved; err == nil || !strings.Contains(err.Error(), "doesn't pause for 10s") {
+		t.Error(err)
+	}
+	if err := routers[0].Forget(f.Src, f.Dst); err != nil {
+		t.Error(err)
+	}
+}
+
+// The fast link begins to lose all packets in one direction, with its carrier on. Within a second packets take the slow
+// one; when the link works again, they take it again.
+func TestLinkFails(t *testing.T) {
+	l, _ := start(t, router.Config{Hello: 50 * time.Millisecond, Dead: 250 * time.Millisecond})
+	f := newFlow(t, l, 4, 443)
+	until := func(what string, holds func() bool) {
+		t.Helper()
+		err := testnet.Until(4*time.Second, what, func() bool { f.send(t, 100, 4*time.Millisecond); return holds() })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 2 {
+		before := len(f.arrived())
+		until("packets arrive", func() bool { return len(f.arrived()) > before+100 })
+		// A queue without room for a packet: what is sent into the link is lost.
+		if err := l.Routers[i].Fast.SetRate(lab.FastRate, 1); err != nil {
+			t.Fatal(err)
+		}
+		_, slow := received(t, l)
+		until("packets take the slow link", func() bool { _, now := received(t, l); return now > slow+100 })
+		if err := l.Routers[i].SetRates(); err != nil {
+			t.Fatal(err)
+		}
+		fast, _ := received(t, l)
+		until("packets take the fast link again", func() bool { now, _ := received(t, l); return now > fast+200 })
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if t.Logf("nothing arrived for %v", f.gap); f.gap > time.Second {
+		t.Errorf("nothing arrived for %v", f.gap)
+	}
+}
+
+// The command reads routes and orders.
+func TestWords(t *testing.T) {
+	want := router.Route{Dst: netip.MustParsePrefix("203.0.113.0/24"), Fast: netip.MustParseAddr("192.0.2.1"),
+		Slow: netip.MustParseAddr("192.0.2.65")}
+	if r, err := parseRoute("203.0.113.0/24=192.0.2.1,192.0.2.65"); err != nil || r != want {
+		t.Error(r, err)
+	}
+	for _, wrong := range []string{"", "203.0.113.0/24", "203.0.113.0/24=192.0.2.1", "x=192.0.2.1,192.0.2.65"} {
+		if _, err := parseRoute(wrong); err == nil {
+			t.Errorf("%q is taken for a route", wrong)
+		}
+	}
+	path, src, dst, err := parseOrder("slow 198.51.100.7:40001 203.0.113.9:5201")
+	if err != nil || path != router.Slow || src.Port() != 40001 || dst.Port() != 5201 {
+		t.Error(path, src, dst, err)
+	}
+	for _, wrong := range []string{"", "fast", "quick 192.0.2.1:1 192.0.2.2:2", "fast 192.0.2.1 192.0.2.2:2"} {
+		if _, _, _, err := parseOrder(wrong); err == nil {
+			t.Errorf("%q is taken for an order", wrong)
+		}
+	}
+}
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
