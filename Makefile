@@ -16,7 +16,7 @@ PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/ab
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools quic test-quic quic-upstream quic-hooks clean
+.PHONY: help build generate golden check portable test test-kernels fresh bench curves experiment demo fuzz fuzz-specs release tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,10 @@ curves: build quic ## one to many and QUIC alone, and their curves in docs/fanou
 	@tools/ensure test root
 	@$(GO) run ./bench -only fanout -plot docs/fanout.png
 	@cd examples/quic && $(GO) run ./bench -plot ../../docs/quic.png
+
+experiment: build ## what a paper measured, repeated: NAME=paths; RUNS=8, FLAGS='-parallel 2' for more (docs/experiments.md)
+	@tools/ensure test experiment root
+	@$(GO) run ./experiment $(if $(RUNS),-runs $(RUNS)) $(FLAGS) $(NAME)
 
 demo: build ## the same traffic through user space, and through the kernel
 	@tools/ensure root

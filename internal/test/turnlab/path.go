@@ -270,6 +270,20 @@ func Throughput(to *testnet.Dev, sender *Sender, busy *Busy, used func() (time.D
 	return r, err
 }
 
+// Cost returns the nanoseconds of the relay's processor that a packet takes where the kernel forwards. It is the same
+// as in Throughput, without the search for rates.
+func Cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
+	sink, err := NewSink(to)
+	if err != nil {
+		return 0, err
+	}
+	defer sink.Close()
+	if _, err := sender.Send(LoadCPU, stepTime, steadyRate); err != nil { // warm up
+		return 0, err
+	}
+	return cost(to, sender, busy, nil)
+}
+
 // senderIsLimit reports whether a sender could not offer a rate, while all that it did offer was delivered.
 func senderIsLimit(rate, offered, delivered float64) bool {
 	return offered < lossFree*rate && delivered >= lossFree*offered

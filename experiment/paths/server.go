@@ -1,0 +1,152 @@
+package paths
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// hostName is the server's name in its certificate.
+const hostName = "video.test"
+
+// webServer is Caddy with HTTP/2 and HTTP/3 at port 443.
+type webServer struct {
+	cmd   *exec.Cmd
+	dir   string
+	log   bytes.Buffer
+	ended chan struct{}
+	key   string // the SHA-256 of the certificate's public key in base64, as Chromium takes it
+}
+
+// caddyfile is the server's configuration: a folder for its own files, its name and address, and what it serves.
+const caddyfile = `{
+	admin off
+	auto_https off
+	storage file_system %[1]s
+	servers {
+		protocols h1 h2 h3
+	}
+	log {
+		level WARN
+	}
+}
+https://%[2]s {
+	bind %[3]v
+	tls %[1]s/certificate.pem %[1]s/key.pem
+	root * %[4]s
+	encode gzip
+	file_server
+}
+`
+
+// startServer serves a folder on a host, and waits until it does.
+func startServer(ctx context.Context, host *testnet.Host, at netip.Addr, root string) (*webServer, error) {
+	dir, err := os.MkdirTemp("", "caddy-*")
+	if err != nil {
+		return nil, err
+	}
+	s := &webServer{dir: dir, ended: make(chan struct{})}
+	if err := s.start(ctx, host, at, root); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	err = testnet.Until(10*time.Second, "caddy listens", func() bool {
+		return s.over() || host.Do(func() error {
+			c, err := net.Dial("tcp", netip.AddrPortFrom(at, 443).String())
+			if err == nil {
+				c.Close()
+			}
+			return err
+		}) == nil
+	})
+	if over := s.over(); over || err != nil {
+		s.close()
+		return nil, fmt.Errorf("caddy: %w: %s", errors.Join(err, errors.New("it can't be reached")), s.log.String())
+	}
+	return s, nil
+}
+
+func (s *webServer) start(ctx context.Context, host *testnet.Host, at netip.Addr, root string) (err error) {
+	if s.key, err = certify(s.dir); err != nil {
+		return err
+	}
+	file := filepath.Join(s.dir, "Caddyfile")
+	if err := os.WriteFile(file, fmt.Appendf(nil, caddyfile, s.dir, hostName, at, root), 0o600); err != nil {
+		return err
+	}
+	s.cmd = host.Command(ctx, "caddy", "run", "--config", file, "--adapter", "caddyfile")
+	s.cmd.Env = append(os.Environ(), "HOME="+s.dir, "XDG_DATA_HOME="+s.dir, "XDG_CONFIG_HOME="+s.dir)
+	s.cmd.Stderr = &s.log
+	if err := testnet.StartChild(s.cmd); err != nil {
+		return err
+	}
+	go func() {
+		_ = s.cmd.Wait()
+		close(s.ended)
+	}()
+	return nil
+}
+
+// over reports whether the server has ended.
+func (s *webServer) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (s *webServer) close() {
+	_ = s.cmd.Process.Kill()
+	<-s.ended
+	os.RemoveAll(s.dir)
+}
+
+// certify makes a certificate for the server's name, and returns the hash of its public key.
+func certify(dir string) (string, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: hostName}, DNSNames: []string{hostName},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return "", err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return "", err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return "", err
+	}
+	write := func(name, kind string, content []byte) error {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content})
+		return os.WriteFile(filepath.Join(dir, name), text, 0o600)
+	}
+	hash := sha256.Sum256(public)
+	return base64.StdEncoding.EncodeToString(hash[:]), errors.Join(
+		write("certificate.pem", "CERTIFICATE", certificate), write("key.pem", "PRIVATE KEY", private))
+}
