@@ -76,13 +76,16 @@ func (b *bed) hold(reason string, prepare func()) {
 	}()
 }
 
-// TestRingFull has no room in the ring of events now and then: the kernel sends nothing then, and user space sends all.
+// TestRingFull has no room in the ring of events for a while: the kernel sends nothing then, and user space sends all.
 func TestRingFull(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	viewers := []*viewer{b.subscribe(true, wide()), b.subscribe(true, wide()), b.subscribe(false, wide())}
 	p := plan{streams: 80, objects: 10, rate: 1000}
 	p.then = func(i int) {
-		if i%20 == 10 {
+		if i == p.streams/2 {
+			for _, v := range viewers {
+				b.await(v, i+1) // so that nothing waits while the ring is filled
+			}
 			b.hold("ring_full", b.fill)
 		}
 	}
