@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/binary"
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -191,20 +190,12 @@ func TestSegments(t *testing.T) {
 
 // TestNoMerging checks that the server's socket takes no merged datagrams.
 func TestNoMerging(t *testing.T) {
-	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() {}, func() bool { return false })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	raw, err := s.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.Control(func(fd uintptr) {
+	b := newBed(t, options{})
+	raw, err := b.server.socket.SyscallConn()
+	b.check(err)
+	b.check(raw.Control(func(fd uintptr) {
 		if on, err := unix.GetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO); err != nil || on != 0 {
 			t.Errorf("UDP_GRO is %d: %v", on, err)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 }
