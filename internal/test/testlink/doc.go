@@ -19,7 +19,8 @@
 // should stay on one processor (runtime.LockOSThread, sched_setaffinity).
 //
 // What happens to a packet depends on the seed and on how many packets came before it in its direction, not on time:
-// Config.Fates says in advance which packets will be lost. ARP, neighbour discovery, and what else isn't a unicast IP
+// Config.Fates says in advance which packets will be lost. So a burst of losses lasts until enough packets were sent,
+// however long that takes (Bursts.Exact bounds it). ARP, neighbour discovery, and what else isn't a unicast IP
 // packet only gets the delay, and isn't counted.
 //
 // The kernels of both hosts segment GSO packets before they reach the link (SetSegmentation(false) on the devices), so
