@@ -124,7 +124,7 @@ func start(l *testnet.Line, v Variant, profile string) (*process, error) {
 	}
 	p := &process{cmd: l.Relay.Command(context.Background(), self, "--listen", serverAt(l).String(),
 		"--devices", l.RelayIn.Name+","+l.RelayOut.Name, "--profile", profile)}
-	p.cmd.Env = append(os.Environ(), role+"="+string(v))
+	p.cmd.Env = append(os.Environ(), role+"="+string(v), "GOMAXPROCS=1") // it has one processor
 	p.cmd.Stderr = os.Stderr
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
