@@ -397,6 +397,29 @@ func TestTranslationsOfMany(t *testing.T) {
 		t.Errorf("%v, %v", all, err)
 	}
 
+	// Keys of several receivers, of which some have no value, and of one that is gone.
+	other := add(t, g, 64, 0)
+	if _, _, err := ids(other).Put(1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.DeleteTranslations([]TranslationKey{
+		{ids(receivers[0]), 99}, {ids(receivers[0]), 14}, {ids(receivers[1]), 1}, {ids(receivers[0]), 98}, {ids(other), 1},
+		{ids(receivers[0]), 0}, {nil, 1},
+	}); err != nil {
+		t.Error(err)
+	}
+	if all, err := ids(receivers[0]).All(); err != nil || len(all) != 13 || all[13] != 13 {
+		t.Errorf("%v, %v", all, err)
+	}
+	if _, ok, err := ids(other).Get(1); ok || err != nil {
+		t.Errorf("a translation that was deleted is there: %v", err)
+	}
+	for _, key := range []uint64{0, 14} {
+		if _, _, err := ids(receivers[0]).Put(key, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+
 	// Rows of a table, which are so many that all of it is read.
 	quota := r.Table("quota")
 	var keys [][]any

@@ -2,9 +2,11 @@ package runtime
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -236,15 +238,31 @@ func (b *Bucket) String() string {
 
 func (b *Bucket) alive() bool { return b != nil && b.balance.alive() }
 
-// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. It is no
-// system call where the clock source has a vDSO.
+// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. Go's own reading
+// of that clock has no name, but differences are its: so the clock itself is read once, and costs no system call then.
 func monotonic() uint64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0 // can't happen: the clock exists since Linux 2.6
-	}
-	return uint64(ts.Nano())
+	began := clockBegan()
+	return began.kernel + uint64(time.Since(began.at))
 }
+
+// clockBegan is one moment by both clocks.
+var clockBegan = sync.OnceValue(func() (began struct {
+	at     time.Time
+	kernel uint64
+}) {
+	shortest := time.Duration(math.MaxInt64)
+	for range 8 { // between two readings this thread may have had to wait
+		var ts unix.Timespec
+		at := time.Now()
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+			return began // can't happen: the clock exists since Linux 2.6
+		}
+		if took := time.Since(at); took < shortest {
+			shortest, began.at, began.kernel = took, at.Add(took/2), uint64(ts.Nano())
+		}
+	}
+	return began
+})
 
 // credits hands out the entries of fr_credits, in blocks: each row that has credits has a block of its own, and the
 // rows of a table or of a kind of group have blocks of one size side by side. So memory never falls to pieces.

@@ -16,6 +16,24 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/ring"
 )
 
+// The monotonic clock is the kernel's.
+func TestMonotonic(t *testing.T) {
+	for range 100 {
+		var before, after unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &before); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Duration(monotonic())
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &after); err != nil {
+			t.Fatal(err)
+		}
+		const inexact = 100 * time.Microsecond // how long two readings of the clock may take
+		if now < time.Duration(before.Nano())-inexact || now > time.Duration(after.Nano())+inexact {
+			t.Fatalf("%v isn't from %v to %v", now, time.Duration(before.Nano()), time.Duration(after.Nano()))
+		}
+	}
+}
+
 // Events come in order, and while there are none the reader sleeps.
 func TestEvents(t *testing.T) {
 	r := loadGroups(t, Options{})

@@ -81,6 +81,30 @@ func (t *Translation) Delete(key uint64) error {
 	return err
 }
 
+// A TranslationKey is a key of one translation.
+type TranslationKey struct {
+	Translation *Translation
+	Key         uint64
+}
+
+// DeleteTranslations removes keys of any of the relay's translations, many in a system call. Keys without a value, and
+// translations whose row or receiver was removed, are left out. What [Translation.Delete] asks for holds here as well.
+func (r *Relay) DeleteTranslations(keys []TranslationKey) error {
+	rows := make([][]byte, 0, len(keys))
+	for _, k := range keys {
+		if k.Translation != nil && !k.Translation.gone.Load() {
+			rows = append(rows, k.Translation.key(k.Key))
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	if err := r.using(func() error { _, err := deleteKeys(r.spaces.m, rows); return err }); err != nil {
+		return fmt.Errorf("delete translations: %w", err)
+	}
+	return nil
+}
+
 // All returns all keys with their values. It reads the whole table of translations, those of other rows included.
 func (t *Translation) All() (map[uint64]uint64, error) {
 	if t == nil || t.gone.Load() {

@@ -7,7 +7,11 @@ import (
 )
 
 // An ackReader makes of the kernel's events what the library takes instead of the packets.
-type ackReader struct{ largest uint64 } // the largest number of those packets
+type ackReader struct {
+	largest uint64 // the largest number of those packets
+	acked   uint64 // the largest number that was acknowledged
+	gap     bool   // a number before one that was acknowledged may be lost
+}
 
 // read returns an ACK frame with the number of its packet. Of numbers, the lower bytes are in the packet (RFC 9000,
 // section 17.1).
@@ -17,6 +21,8 @@ func (r *ackReader) read(e *quicrelay.AckedEvent) quic.ACK {
 		number = nearest(r.largest+1, number, 1<<size)
 	}
 	r.largest = max(r.largest, number)
+	r.gap = r.gap || e.Largest-min(e.Largest, e.First) > r.acked+1
+	r.acked = max(r.acked, e.Largest)
 	b := make([]byte, 0, 32)
 	b = append(b, e.Type)
 	b = quicvarint.Append(b, e.Largest)

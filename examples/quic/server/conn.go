@@ -342,6 +342,13 @@ func (c *conn) onFastPath(ctx context.Context, row quicrelay.ConnectionsRow) err
 	return c.settle(ctx)
 }
 
+// isFast reports whether the kernel takes the connection's packets.
+func (c *conn) isFast() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.row != nil
+}
+
 // leaveFastPath removes all that the kernel has of the connection, which is closed.
 func (c *conn) leaveFastPath() {
 	c.mu.Lock()

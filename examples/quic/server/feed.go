@@ -225,7 +225,7 @@ func (f *feed) ending(number uint64) bool {
 }
 
 // tick forgets what is over, and drops what has waited for too long. It reports whether the kernel sends to some
-// subscribers, and to all.
+// subscribers, and to all, all there is.
 func (f *feed) tick(now time.Time) (some, all bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -240,7 +240,7 @@ func (f *feed) tick(now time.Time) (some, all bool) {
 			floor = min(floor, number)
 		}
 	}
-	all = true
+	all = f.publisher == nil || f.publisher.isFast()
 	for _, u := range f.subscribers {
 		some, all = some || u.kernel != nil, all && u.kernel != nil
 		u.pump(now)

@@ -57,7 +57,7 @@ const lease = 500 * time.Millisecond
 
 // A receiver is a subscriber's receiver in its feed's group.
 type receiver struct {
-	relay  *quicrelay.Relay
+	server *Server
 	v      *quicrelay.SubscribersReceiver
 	id     uint32        // of the subscriber
 	from   uint64        // the number of the first stream that the kernel has forwarded
@@ -70,8 +70,8 @@ type receiver struct {
 	over     []uint64 // streams below Begin since the last call of finished
 }
 
-func newReceiver(relay *quicrelay.Relay, v *quicrelay.SubscribersReceiver, id uint32, processors int) *receiver {
-	return &receiver{relay: relay, v: v, id: id, margin: 4 * quic.StreamID(processors), withheld: map[uint64]bool{}}
+func newReceiver(server *Server, v *quicrelay.SubscribersReceiver, id uint32, processors int) *receiver {
+	return &receiver{server: server, v: v, id: id, margin: 4 * quic.StreamID(processors), withheld: map[uint64]bool{}}
 }
 
 func (r *receiver) setBegin(number uint64) {
@@ -137,7 +137,7 @@ func (r *receiver) withhold(number uint64) error {
 		return nil
 	}
 	row := quicrelay.DroppedRow{Since: uint64(time.Now().UnixNano())}
-	if err := r.relay.Dropped.Put(quicrelay.DroppedKey{Subscriber: r.id, Stream: number}, row); err != nil {
+	if err := r.server.relay.Dropped.Put(quicrelay.DroppedKey{Subscriber: r.id, Stream: number}, row); err != nil {
 		return fmt.Errorf("stream %d isn't withheld: %w", number, err)
 	}
 	r.withheld[number] = true
@@ -149,7 +149,7 @@ func (r *receiver) withhold(number uint64) error {
 // a new stream: so the kernel forwards no stream before the first one that isn't over, and rows go with the next call.
 func (r *receiver) finished(numbers []uint64, floor uint64) (left []uint64) {
 	for _, number := range r.over {
-		_ = r.v.Streams.Delete(number) // it may have none
+		r.server.freed = append(r.server.freed, runtime.TranslationKey{Translation: r.v.Streams, Key: number})
 		r.release(number)
 	}
 	r.over = nil
@@ -167,7 +167,7 @@ func (r *receiver) finished(numbers []uint64, floor uint64) (left []uint64) {
 func (r *receiver) release(number uint64) {
 	if r.withheld[number] {
 		delete(r.withheld, number)
-		_ = r.relay.Dropped.Delete(quicrelay.DroppedKey{Subscriber: r.id, Stream: number})
+		_ = r.server.relay.Dropped.Delete(quicrelay.DroppedKey{Subscriber: r.id, Stream: number})
 		r.v.Drops.Add(^uint64(0))
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
 
@@ -54,7 +55,9 @@ type Server struct {
 	reading sync.Mutex // events are read
 	opening sync.Mutex // groups of feeds are opened
 
-	kernelOnly atomic.Bool // all subscribers get their streams from the kernel
+	rounds     *rounds
+	kernelOnly atomic.Bool              // all streams get to all subscribers through the kernel
+	freed      []runtime.TranslationKey // stream IDs of streams that are over; tick's
 
 	mu          sync.Mutex
 	feeds       map[string]*feed
@@ -77,7 +80,7 @@ func Start(config Config) (_ *Server, err error) {
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		config: config, log: config.Logger, stop: stop, dropper: dropper{make(chan drop, 1024)},
+		config: config, log: config.Logger, stop: stop, dropper: dropper{make(chan drop, 1024)}, rounds: newRounds(),
 		feeds: map[string]*feed{}, users: map[*feed]int{},
 		subscribers: map[uint32]*subscriber{}, receivers: map[*quicrelay.SubscribersReceiver]*subscriber{},
 	}
@@ -93,7 +96,7 @@ func Start(config Config) (_ *Server, err error) {
 		}
 		s.quiesce = s.relay.Runtime().Quiesce
 	}
-	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.kernelOnly.Load); err != nil {
+	if s.socket, err = listen(net.UDPAddrFromAddrPort(config.Address), s.drain, s.rounds); err != nil {
 		return nil, err
 	}
 	s.transport = &quic.Transport{
@@ -243,7 +246,7 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	if err != nil {
 		return err
 	}
-	r := newReceiver(s.relay, v, u.id, processors)
+	r := newReceiver(s, v, u.id, processors)
 	c.mu.Lock()
 	c.fast = r
 	c.mu.Unlock()
@@ -318,30 +321,44 @@ func (s *Server) drain() {
 	}
 }
 
-// Events are handed over to connections every now and then, each of which is a turn of a run loop.
+// While there are events, they are read once in a round, and then datagrams, which are handled together. A round is
+// short while a subscriber has to wait for its end.
 const (
-	pause = 2 * time.Millisecond
-	quiet = 100 * time.Millisecond
+	round      = 4 * time.Millisecond
+	shortRound = time.Millisecond
+	quiet      = 100 * time.Millisecond // without any event
 )
 
 // events hands copies and ACKs over to the connections; it sleeps while there are none.
 func (s *Server) events(ctx context.Context) {
+	defer s.rounds.begin(false)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for s.relay.Runtime().AwaitEvents(ctx) == nil {
+		length := shortRound
 		for last := time.Now(); time.Since(last) < quiet; {
+			timer.Reset(length)
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(pause):
+			case <-timer.C:
 			}
 			s.drain()
-			if s.handOver() {
+			any, urgent := s.handOver()
+			if any {
 				last = time.Now()
 			}
+			length = round
+			if urgent {
+				length = shortRound
+			}
+			s.rounds.begin(s.kernelOnly.Load())
 		}
+		s.rounds.begin(false)
 	}
 }
 
-func (s *Server) handOver() (any bool) {
+func (s *Server) handOver() (any, urgent bool) {
 	s.mu.Lock()
 	all := make([]*subscriber, 0, len(s.subscribers))
 	for _, u := range s.subscribers {
@@ -351,10 +368,11 @@ func (s *Server) handOver() (any bool) {
 	now := time.Now()
 	for _, u := range all {
 		u.feed.mu.Lock()
-		any = u.handOver(now) || any
+		some, soon := u.handOver(now)
+		any, urgent = any || some, urgent || soon
 		u.feed.mu.Unlock()
 	}
-	return any
+	return any, urgent
 }
 
 func (s *Server) tick(ctx context.Context) {
@@ -373,5 +391,11 @@ func (s *Server) tick(ctx context.Context) {
 			only, some = only && all, some || kernel
 		}
 		s.kernelOnly.Store(only && some)
+		if len(s.freed) > 0 {
+			if err := s.relay.Runtime().DeleteTranslations(s.freed); err != nil && ctx.Err() == nil {
+				s.log.Warn("stream IDs of streams that are over take up room", "error", err)
+			}
+			s.freed = s.freed[:0]
+		}
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"time"
+	"sync/atomic"
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sys/unix"
@@ -14,46 +14,83 @@ import (
 // read up to where it stood then. The kernel's program has written its records of a datagram when the datagram reaches
 // the socket, so whoever handles it knows all its copies; and whoever handles an ACK knows the copies that it is for.
 type socket struct {
-	*net.UDPConn
+	*udp
 	batch *ipv4.PacketConn
 	drain func()
-	// gather reports whether the kernel sends to all subscribers: then datagrams are handled together, after a wait.
-	gather func() bool
-	all    bool // the last call read all there was
+	*rounds
+	deaf bool // the process isn't woken for datagrams
+	full bool // the last call filled all there was room for
 }
 
-// gathering is how long datagrams wait at most. Being woken for each costs more than all else that is done with it.
-const gathering = time.Millisecond
+// Rounds are when the server looks for records and datagrams while it is busy: being woken for each would cost more
+// than all else that is done with it.
+type rounds struct {
+	on   atomic.Bool
+	next chan struct{}
+}
 
-func listen(at *net.UDPAddr, drain func(), gather func() bool) (*socket, error) {
-	c, err := net.ListenUDP("udp", at)
-	if err != nil {
-		return nil, err
+func newRounds() *rounds { return &rounds{next: make(chan struct{}, 1)} }
+
+// begin begins a round; with on, another one will come soon.
+func (r *rounds) begin(on bool) {
+	r.on.Store(on)
+	select {
+	case r.next <- struct{}{}:
+	default:
 	}
-	raw, err := c.SyscallConn()
+}
+
+// await waits for the next round; false if there are none now.
+func (r *rounds) await() bool {
+	if !r.on.Load() {
+		return false
+	}
+	<-r.next
+	return r.on.Load()
+}
+
+func listen(at *net.UDPAddr, drain func(), r *rounds) (*socket, error) {
+	u, err := listenUDP(at)
 	if err != nil {
-		c.Close()
 		return nil, err
 	}
 	// A socket that takes several datagrams as one makes the kernel merge them before the program sees them, which then
 	// passes them all to user space.
-	var option error
-	if err := raw.Control(func(fd uintptr) {
-		option = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO, 0)
-	}); err != nil || option != nil {
-		c.Close()
-		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, option))
+	if err := u.set(unix.IPPROTO_UDP, unix.UDP_GRO, 0); err != nil {
+		return nil, fmt.Errorf("turn UDP_GRO off: %w", errors.Join(err, u.Close()))
 	}
-	return &socket{UDPConn: c, batch: ipv4.NewPacketConn(c), drain: drain, gather: gather}, nil
+	return &socket{udp: u, batch: ipv4.NewPacketConn(u), drain: drain, rounds: r}, nil
 }
 
 // ReadBatch is what the library reads datagrams with.
-func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
-	if s.all && s.gather() {
-		time.Sleep(gathering)
+func (s *socket) ReadBatch(ms []ipv4.Message, flags int) (n int, err error) {
+	for s.full || s.await() {
+		if err := s.hear(false); err != nil {
+			return 0, err
+		}
+		n, err = s.read(ms, flags|unix.MSG_DONTWAIT)
+		if !errors.Is(err, unix.EAGAIN) {
+			return n, err
+		}
 	}
-	n, err := s.batch.ReadBatch(ms, flags)
-	s.all = n < len(ms)
+	if err := s.hear(true); err != nil {
+		return 0, err
+	}
+	return s.read(ms, flags)
+}
+
+func (s *socket) read(ms []ipv4.Message, flags int) (n int, err error) {
+	n, err = s.batch.ReadBatch(ms, flags)
+	s.full = n == len(ms)
 	s.drain()
 	return n, err
+}
+
+// hear has the process woken when a datagram comes, or not.
+func (s *socket) hear(datagrams bool) error {
+	if s.deaf == !datagrams {
+		return nil
+	}
+	s.deaf = !datagrams
+	return s.listen(datagrams)
 }

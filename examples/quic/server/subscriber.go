@@ -463,22 +463,31 @@ func (u *subscriber) setPath(p quic.PathState) {
 	u.pump(time.Now())
 }
 
-// late is how long the library may not know of copies, if no ACK comes.
+// late is how long the library may not know of copies and of ACKs: less than loss detection waits for an ACK.
 const late = 10 * time.Millisecond
 
-// handOver gives the library ACKs that the kernel took, or has it register copies that it doesn't know for too long. It
-// reports whether there is, or will be, something to do.
-func (u *subscriber) handOver(now time.Time) bool {
+// handOver gives the library ACKs that the kernel took, or has it register copies that it doesn't know; each time is a
+// turn of its run loop. It reports whether there is, or will be, something to do, and whether that is urgent: it is
+// if the kernel may have to wait for it.
+func (u *subscriber) handOver(now time.Time) (any, urgent bool) {
+	if u.gone || len(u.acks) == 0 && len(u.unregistered) == 0 {
+		return false, false
+	}
+	urgent = u.queued > 0 || u.window.waiting > u.window.room/2
+	oldest := now
+	if len(u.acks) > 0 {
+		oldest = u.acks[0].Time
+	}
+	if len(u.unregistered) > 0 && u.unregistered[0].Time.Before(oldest) {
+		oldest = u.unregistered[0].Time
+	}
 	switch {
-	case u.gone:
-		return false
+	case !urgent && !u.ackReader.gap && now.Sub(oldest) < late:
 	case len(u.acks) > 0:
 		u.library.ReceiveACKs(u.acks)
-		u.acks = nil
-	case len(u.unregistered) == 0:
-		return false
-	case now.Sub(u.unregistered[0].Time) > late:
+		u.acks, u.ackReader.gap = nil, false
+	default:
 		u.library.Notify()
 	}
-	return true
+	return true, urgent
 }

@@ -1,0 +1,159 @@
+package server
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+)
+
+// A datagram is read when it comes, or in the next round while there are rounds. Before it is handed over, events are
+// read. Deadlines and Close end a wait.
+func TestSocket(t *testing.T) {
+	var drained atomic.Int64
+	r := newRounds()
+	s, err := listen(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, func() { drained.Add(1) }, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	peer, err := net.DialUDP("udp", nil, s.LocalAddr().(*net.UDPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer peer.Close()
+	send := func(text string) {
+		t.Helper()
+		if _, err := peer.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type result struct {
+		text string
+		err  error
+	}
+	got := make(chan result)
+	go func() {
+		for {
+			ms := []ipv4.Message{{Buffers: [][]byte{make([]byte, 100)}}, {Buffers: [][]byte{make([]byte, 100)}}}
+			before := drained.Load()
+			n, err := s.ReadBatch(ms, 0)
+			if err != nil {
+				n = 0
+				got <- result{"", err}
+				if !errors.Is(err, os.ErrDeadlineExceeded) {
+					close(got)
+					return
+				}
+				if err := s.SetReadDeadline(time.Time{}); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, m := range ms[:n] {
+				if drained.Load() == before {
+					t.Error("a datagram is handed over before events are read")
+				}
+				got <- result{string(m.Buffers[0][:m.N]), nil}
+				if _, err := s.WriteTo(m.Buffers[0][:m.N], m.Addr); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	receive := func(want string) {
+		t.Helper()
+		select {
+		case r := <-got:
+			if r.text != want || r.err != nil {
+				t.Fatalf("%q, %v; want %q", r.text, r.err, want)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%q doesn't come", want)
+		}
+		answer := make([]byte, 100)
+		if err := peer.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := peer.Read(answer); err != nil || string(answer[:n]) != want {
+			t.Fatalf("the answer is %q, %v", answer[:n], err)
+		}
+	}
+	for range 50 {
+		send("at once")
+		receive("at once")
+		r.begin(true) // for the next call: the one that has begun waits for a datagram
+		for _, text := range []string{"at once", "a", "b", "c"} {
+			send(text)
+		}
+		receive("at once")
+		stop := make(chan struct{})
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+					r.begin(true)
+				}
+			}
+		}()
+		for _, text := range []string{"a", "b", "c"} { // more than there is room for
+			receive(text)
+		}
+		stop <- struct{}{}
+		send("after the rounds")
+		r.begin(false)
+		receive("after the rounds")
+	}
+	if err := s.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-got; !errors.Is(r.err, os.ErrDeadlineExceeded) {
+		t.Errorf("at its deadline: %v", r.err)
+	}
+	send("goes on")
+	receive("goes on")
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if r := <-got; r.err == nil {
+		t.Error("a socket that is closed is read")
+	}
+	if _, err := s.WriteTo([]byte("x"), peer.LocalAddr()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a socket that is closed sends: %v", err)
+	}
+	if err := s.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed twice: %v", err)
+	}
+}
+
+// While nobody waits for datagrams, they don't make the poller's file readable.
+func TestSocketUnheard(t *testing.T) {
+	u, err := listenUDP(&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	for _, heard := range []bool{true, false, true} {
+		if err := u.listen(heard); err != nil && !errors.Is(err, unix.EEXIST) { // it is heard at first
+			t.Fatal(err)
+		}
+		if _, err := u.WriteTo([]byte("to myself"), u.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+		var ready int
+		if err := u.raw.Control(func(epoll uintptr) {
+			ready, err = unix.Poll([]unix.PollFd{{Fd: int32(epoll), Events: unix.POLLIN}}, 0)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if ready != map[bool]int{true: 1}[heard] || err != nil {
+			t.Errorf("heard: %v; %d files are readable, %v", heard, ready, err)
+		}
+	}
+}
