@@ -238,8 +238,8 @@ func (b *Bucket) String() string {
 
 func (b *Bucket) alive() bool { return b != nil && b.balance.alive() }
 
-// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. Go's own reading
-// of that clock has no name, but differences are its: so the clock itself is read once, and costs no system call then.
+// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. Go reads that
+// clock as well, but shows only differences: so it is read by a system call once.
 func monotonic() uint64 {
 	began := clockBegan()
 	return began.kernel + uint64(time.Since(began.at))
