@@ -403,8 +403,8 @@ func TestTranslationsOfMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.DeleteTranslations([]TranslationKey{
-		{ids(receivers[0]), 99}, {ids(receivers[0]), 14}, {ids(receivers[1]), 1}, {ids(receivers[0]), 98}, {ids(other), 1},
-		{ids(receivers[0]), 0}, {nil, 1},
+		{ids(receivers[0]), 99}, {ids(receivers[0]), 14}, {ids(receivers[1]), 1}, {ids(receivers[0]), 98},
+		{ids(other), 1}, {ids(receivers[0]), 0}, {nil, 1},
 	}); err != nil {
 		t.Error(err)
 	}

@@ -38,10 +38,22 @@ func TestHandOver(t *testing.T) {
 		{name: "nothing"},
 		{name: "a new copy", copied: fresh, waiting: 1000, any: true},
 		{name: "an old copy", copied: old, waiting: 1000, turns: turns{others: 1}, any: true},
-		{name: "new ACKs", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh), ack(0, 3, fresh), ack(4, 5, fresh)}, any: true},
-		{name: "an old ACK", acks: []*quicrelay.AckedEvent{ack(0, 1, old), ack(0, 3, now)}, turns: turns{acks: 2}, any: true},
-		{name: "a gap", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh), ack(3, 4, fresh)}, turns: turns{acks: 2}, any: true},
-		{name: "half the window is used", copied: fresh, waiting: 5001, turns: turns{others: 1}, any: true, urgent: true},
+		{
+			name: "new ACKs", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh), ack(0, 3, fresh), ack(4, 5, fresh)},
+			any: true,
+		},
+		{
+			name: "an old ACK", acks: []*quicrelay.AckedEvent{ack(0, 1, old), ack(0, 3, now)},
+			turns: turns{acks: 2}, any: true,
+		},
+		{
+			name: "a gap", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh), ack(3, 4, fresh)},
+			turns: turns{acks: 2}, any: true,
+		},
+		{
+			name: "half the window is used", copied: fresh, waiting: 5001,
+			turns: turns{others: 1}, any: true, urgent: true,
+		},
 		{
 			name: "data waits", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, queue: 1, turns: turns{acks: 1}, any: true,
 			urgent: true,
