@@ -55,8 +55,8 @@ func TestHandOver(t *testing.T) {
 			turns: turns{others: 1}, any: true, urgent: true,
 		},
 		{
-			name: "data waits", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, queue: 1, turns: turns{acks: 1}, any: true,
-			urgent: true,
+			name: "data waits", acks: []*quicrelay.AckedEvent{ack(0, 1, fresh)}, queue: 1,
+			turns: turns{acks: 1}, any: true, urgent: true,
 		},
 	} {
 		l := &turns{}
