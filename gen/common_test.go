@@ -1,6 +1,7 @@
 package gen_test
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -48,6 +49,39 @@ func TestCommon(t *testing.T) {
 			if !vars[v] {
 				t.Errorf("%T at %s reads %s, which is none of the program's variables", s, ir.Pos(s), v.Name)
 			}
+		}
+	}
+}
+
+// The family of a packet that leaves is that of the address which it leaves from, where that one is known: there is no
+// rewrite that no packet comes to.
+func TestKnownFamily(t *testing.T) {
+	for _, c := range []struct {
+		name, rest string
+		families   map[int]int // how many packets of 4, of 6, and (0) of the family that they came with leave
+	}{
+		{"an address of the packet", `stack: ["eth", "ip", "udp"]
+			do: [{send: {from: "udp.dst", to: "r.to"}}]`, map[int]int{0: 2}},
+		{"one of a header around it", `stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ip"}]
+			do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {send: {from: "outer.dst", to: "r.to.addr"}}]`,
+			map[int]int{0: 1, 4: 1}},
+		{"one of a row", `stack: ["eth", "ip", "udp"]
+			do: [{send: {from: "r.from", to: "r.to"}}]`, map[int]int{0: 2, 4: 1, 6: 1}},
+	} {
+		p := plan(t, `
+			name: "known"
+			headers: tun: fields: [{name: "id", bits: 32, is: 7}]
+			tables: ways: {key: client: "endpoint", value: {from: "endpoint", to: "endpoint"}}
+			programs: p: {hook: "tc/ingress", lookup: r: ways: ["udp.src"]
+				`+c.rest+`}`).Programs[0]
+		got := map[int]int{}
+		for s := range ir.Stmts(p.Body) {
+			if s, ok := s.(*ir.Forward); ok {
+				got[s.Rewrite.Family]++
+			}
+		}
+		if !maps.Equal(got, c.families) {
+			t.Errorf("%s: %v leave, want %v", c.name, got, c.families)
 		}
 	}
 }

@@ -55,12 +55,24 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	}
 	family := w.went("address_family", "an address of the other IP version", a.Pos)
 	toV4 := isV4(to.x)
-	if from.x != nil {
-		w.guard(bin(ir.Eq, isV4(from.x), toV4), family, a.Pos)
-	}
 	same := toV4
 	if have == 16 {
 		same = not(toV4)
+	}
+	if from.x != nil {
+		fromV4 := isV4(from.x)
+		v, known := constant(fromV4)
+		stays := (v != 0) == (have == 4)
+		switch {
+		case !known || !stays && other == nil:
+			w.guard(bin(ir.Eq, fromV4, toV4), family, a.Pos)
+		case stays:
+			other = nil
+		default:
+			w.guard(not(same), family, a.Pos)
+			w.originate(a, net, other, from, to, state)
+			return
+		}
 	}
 	if other == nil || from.x == nil || isTrue(same) {
 		w.guard(same, family, a.Pos)

@@ -39,6 +39,10 @@ type Relay struct {
 	Lost         []uint64 // by event, from 1 on: records for which the ring had no room
 	RingUsed     int      // bytes of the ring that records take which user space has not read yet (see RecordRoom)
 
+	// Watch is called before each statement of a run; it may change the state: that's how a state is made that fits a
+	// packet. Nil: no one watches.
+	Watch func(ir.Stmt, Moment)
+
 	plan     *ir.Plan
 	tables   map[*ir.Table]*Table
 	groups   map[string]*Group
@@ -141,21 +145,26 @@ func (r *Relay) Reset() {
 	for _, g := range r.groups {
 		g.Clear()
 	}
-	clear(r.Receivers)
 	for i := range r.Credits {
 		refused := r.Credits[i].Refused
 		clear(refused)
 		r.Credits[i] = Credit{Refused: refused}
 	}
+	clear(r.Slots)
+	clear(r.Shared)
+	r.ClearCounts()
+}
+
+// ClearCounts forgets what runs have counted, reported and translated.
+func (r *Relay) ClearCounts() {
+	clear(r.Receivers)
 	clear(r.Translations)
 	clear(r.Lost)
 	r.RingUsed = 0
-	clear(r.Slots)
 	for i := range r.Usage {
 		r.Usage[i].Last = 0
 		clear(r.Usage[i].Rows)
 	}
-	clear(r.Shared)
 	clear(r.Named)
 	clear(r.Reasons)
 }

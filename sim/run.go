@@ -187,6 +187,9 @@ func sized[T any](s []T, n int) []T {
 func (r *run) block(nodes []*node) bool {
 	for _, n := range nodes {
 		n.ran.Hits++
+		if w := r.relay.Watch; w != nil {
+			w(n.stmt, Moment{r})
+		}
 		ended := r.stmt(n)
 		if r.err != nil && !r.pos.IsValid() {
 			r.pos = n.ran.Pos

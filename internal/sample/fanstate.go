@@ -66,6 +66,8 @@ func (s Source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
 		was := keys[g.Name]
 		if len(was) > 0 && s.One(8) {
 			was = was[:s.IntN(len(was))]
+		} else if len(was) > 0 && s.One(4) {
+			was[s.IntN(len(was))] = string(s.groupKey(&g.Key))
 		}
 		for len(was) == 0 {
 			for range min(2+s.IntN(5), g.Size) {

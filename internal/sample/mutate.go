@@ -32,7 +32,7 @@ func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 			}
 		}
 	}
-	if g.One(24) || g.Program.Multicast && g.One(2) {
+	if g.One(16) || g.Program.Multicast && g.One(2) {
 		g.readdress(p.Data, f)
 	}
 	switch n := g.IntN(100); {
@@ -139,17 +139,18 @@ func (g *Generator) readdress(b []byte, f *packet.Frame) {
 			to[g.IntN(6)] ^= 1 << g.IntN(8)
 		}
 		copy(b, to)
-	}
-	if g.One(3) {
-		return
+		if !g.One(4) {
+			return
+		}
 	}
 	for _, sp := range f.Spans {
 		for _, pl := range sp.Places {
 			if r := pl.Field.Role.Value; pl.Field.Type != "ip" || r != "source" && r != "destination" || g.One(2) {
 				continue
 			}
+			noHost := !g.One(4)
 			odd := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool {
-				return a.BitLen() != 8*pl.Field.Bytes
+				return a.BitLen() != 8*pl.Field.Bytes || noHost && isHost(a)
 			})
 			pl.Put(b, packet.Bytes(Pick(g.Source, odd).AsSlice()))
 		}

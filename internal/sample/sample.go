@@ -20,6 +20,7 @@ const Clock = 1000 * second
 const (
 	RoundPackets  = 256 // packets on one state
 	FramePackets  = 16  // packets made of one frame
+	FittedPackets = 8   // likewise, of one that the state was made for
 	FreshPackets  = 4   // likewise, where the program learns from each packet
 	SettingRounds = 8   // rounds with one choice of settings
 )
@@ -46,7 +47,14 @@ func (s *Source) Generators(sp *spec.Spec, plan *ir.Plan, hs *packet.Headers,
 		return s.Default
 	}
 	s.known, s.near = nil, nil
+	first := s.branches == nil
+	if first {
+		s.branches = map[ir.Stmt]*branches{}
+	}
 	for _, p := range plan.Programs {
+		if first {
+			weigh(p.Body, 0, s.branches)
+		}
 		i := slices.IndexFunc(sp.Programs, func(sp *spec.Program) bool { return sp.Name.Value == p.Name })
 		h := findHints(p, value)
 		s.known = append(s.known, h.numbers()...)
@@ -73,7 +81,7 @@ func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan, packets int, mos
 	r := &rehearsal{spec: s, plan: plan, few: Few(plan), src: NewSource(1), headers: packet.NewHeaders(s)}
 	for round := 0; r.packets < packets && ctx.Err() == nil; round++ {
 		if round%SettingRounds == 0 {
-			if err := r.load(round == 0); err != nil {
+			if err := r.load(round / SettingRounds); err != nil {
 				return nil, err
 			}
 		}
@@ -95,13 +103,13 @@ type rehearsal struct {
 	packets    int
 }
 
-// load begins with new settings; the first ones are the defaults where all have one.
-func (r *rehearsal) load(first bool) error {
-	if !first && len(r.plan.Settings) == 0 {
+// load begins with the nth choice of settings; the first ones are the defaults where all have one.
+func (r *rehearsal) load(n int) error {
+	if n > 0 && len(r.plan.Settings) == 0 {
 		return nil
 	}
-	settings := r.src.Settings(r.plan)
-	if first && !slices.ContainsFunc(r.plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
+	settings := r.src.Settings(r.plan, n)
+	if n == 0 && !slices.ContainsFunc(r.plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
 		settings = nil
 	}
 	for _, to := range []**sim.Relay{&r.model, &r.probe} {
@@ -118,19 +126,23 @@ func (r *rehearsal) load(first bool) error {
 
 // round runs packets on one random state.
 func (r *rehearsal) round(ctx context.Context, most int) *Fault {
-	r.src.State(r.few, r.model)
+	fitted := r.src.State(r.few, r.model, r.generators...)
 	r.probe.CopyState(r.model)
 	var frame *packet.Frame
 	var g *Generator
 	left := 0 // packets that are still made of the frame
 	for n := 0; n < RoundPackets && r.packets < most && (n%64 != 0 || ctx.Err() == nil); n++ {
 		if left--; left <= 0 {
-			g = Pick(r.src, r.generators)
-			left = FramePackets
+			if n := len(fitted); n > 0 && !r.src.One(3) {
+				g, frame, fitted = fitted[n-1].Generator, fitted[n-1].Frame, fitted[:n-1]
+				left = FittedPackets
+			} else {
+				g = Pick(r.src, r.generators)
+				frame, left = r.frame(g), FramePackets
+			}
 			if g.Does(spec.ActLearn) {
 				left = FreshPackets
 			}
-			frame = r.frame(g)
 		}
 		p := g.Packet(frame)
 		res, fault := r.try(g, p)

@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"slices"
@@ -9,34 +10,44 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// State fills a relay with random sessions, rows, counters, groups and credits.
-func (s Source) State(plan *ir.Plan, r *sim.Relay) {
+// State fills a relay with random sessions, rows, counters, groups and credits. Where generators are given, it returns
+// frames of theirs that find there what they look for. The relay's coverage then isn't that of packets.
+func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []Fitted {
 	s.credits = findCredits(plan)
 	keys := map[string][]string{}
 	for _, g := range plan.Groups {
 		keys[g.Name] = r.Group(g.Name).Keys()
 	}
 	r.Reset()
+	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
 	s.groups(plan, r, keys)
+	slot := s.rows(plan, r)
 	s.money(r)
+	credits := slices.Clone(r.Credits)
+	fitted := s.fit(r, slot, generators)
+	r.ClearCounts()
+	copy(r.Credits, credits)
 	s.translations(plan, r)
 	for i := range r.Lost[1:] {
 		r.Lost[1+i] = s.Uint64N(3)
 	}
-	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
 	if s.One(40) {
 		r.World.LeaseDeadline = 0
 	}
+	return fitted
+}
+
+// rows fills a relay's tables and shared counters, and returns the first slot that no session has.
+func (s Source) rows(plan *ir.Plan, r *sim.Relay) (slot int) {
 	for i := 1; i < min(Watched, len(r.Shared)); i++ {
 		r.Shared[i] = s.Uint64N(8)
 	}
-	slot := 0
 	for _, session := range plan.Sessions {
 		for range 3 + s.IntN(8) {
 			if slot == len(r.Slots) {
 				break
 			}
-			s.session(session, r, slot)
+			s.session(session, r, slot, nil)
 			slot++
 		}
 	}
@@ -62,6 +73,7 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay) {
 			}
 		}
 	}
+	return slot
 }
 
 // alike reports whether two keys have the same types.
@@ -79,18 +91,20 @@ func (s Source) layout(st *ir.Struct) []byte {
 	return b
 }
 
-// session opens a session: most are alive, some have ended or make way for another generation.
-func (s Source) session(session *ir.Session, r *sim.Relay, slot int) {
+// session opens a session. Most are alive, some have ended or make way for another generation; but not where values of
+// fields are given, by their number: there something looks for it.
+func (s Source) session(session *ir.Session, r *sim.Relay, slot int, given map[int][]byte) {
 	gen := 1 + s.Uint32N(1000)
 	r.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: gen}
-	switch s.IntN(24) {
-	case 0:
+	switch n := s.IntN(24); {
+	case given != nil:
+	case n == 0:
 		r.Slots[slot].Deadline = 0
-	case 3:
+	case n == 3:
 		gen, r.Slots[slot].Gen = 0, 0 // a row that was never filled in
-	case 1:
+	case n == 1:
 		r.Slots[slot].Gen++
-	case 2:
+	case n == 2:
 		r.Slots[slot].Gen = 0
 	}
 	values := make([][]byte, len(session.Fields))
@@ -102,6 +116,9 @@ func (s Source) session(session *ir.Session, r *sim.Relay, slot int) {
 				break
 			}
 			values[i] = s.typed(f.Type, f.Is)
+		}
+		if v := given[i]; v != nil {
+			values[i] = v
 		}
 	}
 	for _, row := range session.Rows {
@@ -141,24 +158,39 @@ func visible(st *ir.Struct, into []byte, fields []int, values [][]byte) {
 	}
 }
 
-// Settings are mostly the defaults; those without one, and some others, are random in their range.
-func (s Source) Settings(plan *ir.Plan) map[string][]byte {
+// settingTurns is at least how many choices of settings pass until one has its turn again.
+const settingTurns = 7
+
+// Settings are mostly the defaults; those without one, and some others, are random in their range. By turns each has
+// another value than its default, whatever luck says: n counts the choices.
+func (s Source) Settings(plan *ir.Plan, n int) map[string][]byte {
 	out := map[string][]byte{}
-	for _, st := range plan.Settings {
+	for i, st := range plan.Settings {
+		turn := i == n%max(len(plan.Settings), settingTurns)
 		// a switch often switches everything off
-		if st.Default != nil && (s.One(2) || st.Type.Kind == ir.Bool && s.One(2)) {
+		if !turn && st.Default != nil && (s.One(2) || st.Type.Kind == ir.Bool && !s.One(4)) {
 			continue
 		}
-		v := s.typed(st.Type, nil)
-		if st.Type.Kind == ir.Uint {
-			limit := max(st.Max, st.Min) - st.Min
-			n := st.Min + min(s.integer(st.Type.Bits), limit)
-			if s.One(2) {
-				n = st.Min + s.Uint64N(min(limit, 8)+1)
+		v := s.setting(st)
+		for range 8 {
+			if !turn || !bytes.Equal(v, st.Default) {
+				break
 			}
-			v = binary.LittleEndian.AppendUint64(nil, n)[:st.Type.Size]
+			v = s.setting(st)
 		}
 		out[st.Name] = v
 	}
 	return out
+}
+
+func (s Source) setting(st *ir.Setting) []byte {
+	if st.Type.Kind != ir.Uint {
+		return s.typed(st.Type, nil)
+	}
+	limit := max(st.Max, st.Min) - st.Min
+	n := st.Min + min(s.integer(st.Type.Bits), limit)
+	if s.One(2) {
+		n = st.Min + s.Uint64N(min(limit, 8)+1)
+	}
+	return binary.LittleEndian.AppendUint64(nil, n)[:st.Type.Size]
 }

@@ -36,6 +36,8 @@ type Source struct {
 	near    []bytesHint // addresses and prefixes that a plan knows
 	credits creditRange
 	Wire    uint32 // the device of all hops; 0: that of copies
+
+	branches map[ir.Stmt]*branches // of a plan's conditions and lookups
 }
 
 func NewSource(seed uint64) Source { return Source{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} }
@@ -143,7 +145,7 @@ func (s Source) typed(t ir.Type, is []ir.Range) []byte {
 }
 
 // Watched shared counters are used: 0, which is none, and some more.
-const Watched = 8
+const Watched = 16
 
 func (s Source) port() uint16 {
 	switch {

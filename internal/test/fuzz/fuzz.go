@@ -130,6 +130,7 @@ type fuzzer struct {
 	net        *testrun.Net // where the thread is; nil: where it was
 	bench      *bench
 	generators []*sample.Generator
+	fitted     []sample.Fitted // what is left of the frames that the state was made for
 	examined   int
 	seen       []bool // by point of the plan
 }
@@ -147,7 +148,7 @@ func (f *fuzzer) done(ctx context.Context) bool {
 func (f *fuzzer) run(ctx context.Context) error {
 	for round := 0; !f.done(ctx); round++ {
 		if round%sample.SettingRounds == 0 {
-			if err := f.load(round == 0); err != nil {
+			if err := f.load(round / sample.SettingRounds); err != nil {
 				return err
 			}
 		}
@@ -159,8 +160,8 @@ func (f *fuzzer) run(ctx context.Context) error {
 	return nil
 }
 
-// load loads the object with new settings; the first ones are the defaults where all have one.
-func (f *fuzzer) load(first bool) error {
+// load loads the object with the nth choice of settings; the first ones are the defaults where all have one.
+func (f *fuzzer) load(n int) error {
 	if f.bench != nil {
 		f.collect()
 		if len(f.Plan.Settings) == 0 {
@@ -168,8 +169,8 @@ func (f *fuzzer) load(first bool) error {
 		}
 		f.bench.close()
 	}
-	settings := f.rng.Settings(f.Plan)
-	if first && !slices.ContainsFunc(f.Plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
+	settings := f.rng.Settings(f.Plan, n)
+	if n == 0 && !slices.ContainsFunc(f.Plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
 		settings = nil
 	}
 	b, err := newBench(f.Plan, f.Object, settings, f.net)
@@ -208,7 +209,7 @@ func (f *fuzzer) collect() {
 // round runs packets on one random state.
 func (f *fuzzer) round(ctx context.Context) error {
 	b := f.bench
-	f.rng.State(b.plan, b.model)
+	f.state()
 	b.patience = 0
 	if f.rng.One(4) {
 		b.patience = 1 + f.rng.IntN(sample.RoundPackets)
@@ -224,12 +225,10 @@ func (f *fuzzer) round(ctx context.Context) error {
 			break
 		}
 		if left--; left <= 0 {
-			g = sample.Pick(f.rng, f.generators)
-			left = sample.FramePackets
+			g, frame, left = f.frame()
 			if g.Does(spec.ActLearn) {
 				left = sample.FreshPackets
 			}
-			frame = f.frame(g)
 		}
 		p := g.Packet(frame)
 		res, err := f.try(g.Program.Name.Value, p)
@@ -257,10 +256,29 @@ func (f *fuzzer) round(ctx context.Context) error {
 	return nil
 }
 
-// frame makes a frame for a program: most packets should come further than the first lookup.
-func (f *fuzzer) frame(g *sample.Generator) *packet.Frame {
+// state gives the model a random state.
+func (f *fuzzer) state() {
+	b := f.bench // its coverage of the state before a round doesn't count
+	f.fitted = f.rng.State(b.plan, b.before, f.generators...)
+	b.model.CopyState(b.before)
+}
+
+// frame makes a frame for a program, or takes one that the state was made for, and says how many packets are to be made
+// of it.
+func (f *fuzzer) frame() (*sample.Generator, *packet.Frame, int) {
+	if n := len(f.fitted); n > 0 && !f.rng.One(3) {
+		next := f.fitted[n-1]
+		f.fitted = f.fitted[:n-1]
+		return next.Generator, next.Frame, sample.FittedPackets
+	}
+	g := sample.Pick(f.rng, f.generators)
+	return g, f.fresh(g), sample.FramePackets
+}
+
+// fresh makes a frame for a program: most packets should come further than the first lookup.
+func (f *fuzzer) fresh(g *sample.Generator) *packet.Frame {
 	frame := g.Frame(f.bench.model)
-	for range 16 { // most packets should come further than the first lookup
+	for range 16 {
 		res, err := f.bench.probe.Run(g.Program.Name.Value, sim.Packet{
 			Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
 		})

@@ -75,7 +75,7 @@ func (l *live) leave() {
 func (l *live) run(ctx context.Context) error {
 	for round := 0; !l.done(ctx); round++ {
 		if round%sample.SettingRounds == 0 {
-			if err := l.load(round == 0); err != nil {
+			if err := l.load(round / sample.SettingRounds); err != nil {
 				return err
 			}
 			if l.of != l.bench {
@@ -98,7 +98,7 @@ func (l *live) run(ctx context.Context) error {
 // round runs packets on one random state.
 func (l *live) round(ctx context.Context) error {
 	b := l.bench
-	l.rng.State(b.plan, b.model)
+	l.state()
 	if err := b.start(); err != nil {
 		return err
 	}
@@ -109,8 +109,7 @@ func (l *live) round(ctx context.Context) error {
 			break
 		}
 		if n%8 == 0 {
-			g = sample.Pick(l.rng, l.generators)
-			frame = l.frame(g)
+			g, frame, _ = l.frame()
 		}
 		shot := shot(g, frame)
 		text, err := l.try(g.Program.Name.Value, shot)
