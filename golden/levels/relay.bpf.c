@@ -1146,16 +1146,15 @@ enum {
 	reason_upstream_address_family, reason_upstream_partial_checksum, reason_upstream_no_memory,
 	reason_upstream_fault, reason_upstream_too_big, reason_upstream_no_route,
 	reason_upstream_local, reason_upstream_unreachable, reason_upstream_blackhole,
-	reason_upstream_prohibit, reason_upstream_udp_checksum, reason_upstream_no_nets,
-	reason_upstream_net, reason_upstream_no_rule, reason_upstream_ipv6_version,
-	reason_upstream_mapped_address, reason_upstream_ipv6_payload_length, reason_upstream_not_ip,
+	reason_upstream_prohibit, reason_upstream_no_nets, reason_upstream_net,
+	reason_upstream_no_rule, reason_upstream_ipv6_version, reason_upstream_mapped_address,
+	reason_upstream_ipv6_payload_length, reason_upstream_udp_checksum, reason_upstream_not_ip,
 };
 
-static __always_inline int upstream_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   __u64 priority, __u64 partial,
-						   struct val_ways *w, struct val_shares *s,
-						   struct fr_hop *hop_1,
-						   struct bpf_fib_lookup *fib_1)
+static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					      __u64 priority, __u64 partial, struct val_ways *w,
+					      struct val_shares *s, struct fr_hop *hop_1,
+					      struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1223,157 +1222,12 @@ static __always_inline int upstream_ipv4_rule_send(struct __sk_buff *skb, void *
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int upstream_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data,
-							__u64 priority, __u64 payload_len,
-							__u64 partial, struct val_ways *w,
-							struct val_shares *s, struct fr_hop *hop_2,
-							struct bpf_fib_lookup *fib_2)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	__u32 len = skb->len;
-	const __u32 headers_len = 61, new_headers_len = 81, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 27);
-	__be64 ipv6_src = 0;
-	__be64 ipv6_src_8 = ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL);
-	__be128 ipv6_dst = ld128(w->server[fr_level(priority, 3)].addr);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(w->server[fr_level(priority, 3)].port);
-	__u8 short_kind_hint = ld8(&v_short->kind_hint);
-	__be64 short_id = ld64(v_short->id);
-	__be32 short_mac = ld32(v_short->mac);
-	__be16 short_mac_2 = ld16(v_short->mac + 4);
-	__be32 short_number = ld32(&v_short->number);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add128(ipv6_dst) + ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
-			  (__u64)udp_dst_port + ipv6_payload_length);
-	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
-		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_2->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_upstream_fault, reason_upstream_no_memory);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 3);
-	}
-
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	if (direct)
-		fr_link(data, hop_2);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st8(&new_short->kind_hint, short_kind_hint);
-	st64(new_short->id, short_id);
-	st32(new_short->mac, short_mac);
-	st16(new_short->mac + 4, short_mac_2);
-	st32(&new_short->number, short_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_upstream_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 3);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-	skb->mark = new_mark;
-
-	fr_count(reason_upstream_sent, len);
-	if (direct)
-		return bpf_redirect(hop_2->ifindex, 0);
-	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
-}
-
-static __always_inline int upstream_ipv4_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 udp_end, __u64 priority, struct val_ways *w,
-					      struct val_shares *s)
+static __always_inline int upstream_ipv4_rest(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 ip_end,
+					      __u64 priority, struct val_ways *w)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	/* do: [{mark: mark: "w.seen[priority] + s.mark[short.hint % 3]"}, {send: {from: "udp.... */
-	if (1ULL != fr_is_v4(w->server[fr_level(priority, 3)].addr))
-		return fr_up(skb, reason_upstream_address_family);
-	if (fr_multicast(w->server[fr_level(priority, 3)].addr))
-		return fr_up(skb, reason_upstream_multicast);
-	if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
-		return fr_up(skb, reason_upstream_martian_destination);
-	if (fr_is_v4(w->server[fr_level(priority, 3)].addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_upstream_partial_checksum);
-		__builtin_memset(&fib_1, 0, sizeof(fib_1));
-		fib_1.family = AF_INET;
-		fib_1.src[0] = ld32(ipv4->dst);
-		fib_1.dst[0] = ld32(w->server[fr_level(priority, 3)].addr + 12);
-		if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
-			return fr_up(skb, reason_upstream_too_big);
-		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, fr_unusable(&hop_1, reason_upstream_no_route));
-		return upstream_ipv4_rule_send(skb, data, ip_end, priority, partial, w, s, &hop_1,
-					       &fib_1);
-	}
-	__u64 payload_len = udp_end - 61;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= 61 && (partial_2 & 0xffff) < ((61ULL + payload_len) - 1))))
-		return fr_up(skb, reason_upstream_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_upstream_udp_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = 0;
-	fib_2.src[1] = 0;
-	fib_2.src[2] = 0xffff0000ULL;
-	fib_2.src[3] = ld32(ipv4->dst);
-	fib_2.dst[0] = ld32(w->server[fr_level(priority, 3)].addr);
-	fib_2.dst[1] = ld32(w->server[fr_level(priority, 3)].addr + 4);
-	fib_2.dst[2] = ld32(w->server[fr_level(priority, 3)].addr + 8);
-	fib_2.dst[3] = ld32(w->server[fr_level(priority, 3)].addr + 12);
-	if (fr_route(skb, &fib_2, 67ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_upstream_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_upstream_no_route));
-	return upstream_ipv4_rule_send_ipv6(skb, data, priority, payload_len, partial_2, w, s,
-					    &hop_2, &fib_2);
-}
-
-static __always_inline int upstream_ipv4_rest(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 udp_end, __u64 priority, struct val_ways *w)
-{
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -1392,13 +1246,37 @@ static __always_inline int upstream_ipv4_rest(struct __sk_buff *skb, void *data,
 		}
 		if (fr_has(s)) { /* rule */
 			/* when: "w.open[priority] && w.server[priority].port > 1000 && w.at[p... */
+			/* rule */
 			if (w->open[fr_level(priority, 3)] &&
 			    w->server[fr_level(priority, 3)].port > 0x3e8 &&
 			    (ld64(w->at[fr_level(priority, 3)]) == 0 &&
 			     ld64(w->at[fr_level(priority, 3)] +
-				  8) == ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL)))
-				return upstream_ipv4_rule(skb, data, ip_end, udp_end, priority, w,
-							  s);
+				  8) == ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL))) {
+				/* do: [{mark: mark: "w.seen[priority] + s.mark[short.hint % 3... */
+				if (!fr_is_v4(w->server[fr_level(priority, 3)].addr))
+					return fr_up(skb, reason_upstream_address_family);
+				if (fr_multicast(w->server[fr_level(priority, 3)].addr))
+					return fr_up(skb, reason_upstream_multicast);
+				if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
+					return fr_up(skb, reason_upstream_martian_destination);
+				__u64 partial = fr_partial(skb);
+				if (!(partial == 0 || partial == 0x220028 ||
+				      (partial >> 16) >= 61) ||
+				      !(skb->len <= ip_end ||
+					((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+					return fr_up(skb, reason_upstream_partial_checksum);
+				__builtin_memset(&fib_1, 0, sizeof(fib_1));
+				fib_1.family = AF_INET;
+				fib_1.src[0] = ld32(ipv4->dst);
+				fib_1.dst[0] = ld32(w->server[fr_level(priority, 3)].addr + 12);
+				if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
+					return fr_up(skb, reason_upstream_too_big);
+				if (unlikely(!fr_usable(&hop_1)))
+					return fr_up(skb,
+						     fr_unusable(&hop_1, reason_upstream_no_route));
+				return upstream_ipv4_send(skb, data, ip_end, priority, partial, w,
+							  s, &hop_1, &fib_1);
+			}
 		}
 	}
 
@@ -1500,14 +1378,13 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 			w = NULL;
 	}
 
-	return upstream_ipv4_rest(skb, data, lease, ip_end, udp_end, priority, w);
+	return upstream_ipv4_rest(skb, data, lease, ip_end, priority, w);
 }
 
-static __always_inline int upstream_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						   __u64 priority, __u64 partial,
-						   struct val_ways *w, struct val_shares *s,
-						   struct fr_hop *hop_3,
-						   struct bpf_fib_lookup *fib_3)
+static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					      __u64 priority, __u64 partial, struct val_ways *w,
+					      struct val_shares *s, struct fr_hop *hop_2,
+					      struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1535,7 +1412,7 @@ static __always_inline int upstream_ipv6_rule_send(struct __sk_buff *skb, void *
 	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_3->state == FR_HOP_DIRECT;
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1552,7 +1429,7 @@ static __always_inline int upstream_ipv6_rule_send(struct __sk_buff *skb, void *
 	struct hdr_udp *new_udp = data + 54;
 
 	if (direct)
-		fr_link(data, hop_3);
+		fr_link(data, hop_2);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
@@ -1567,164 +1444,19 @@ static __always_inline int upstream_ipv6_rule_send(struct __sk_buff *skb, void *
 
 	fr_count(reason_upstream_sent, len);
 	if (direct)
-		return bpf_redirect(hop_3->ifindex, 0);
-	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
-}
-
-static __always_inline int upstream_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data,
-							__u64 priority, __u64 payload_len,
-							__u64 partial, struct val_ways *w,
-							struct val_shares *s, struct fr_hop *hop_4,
-							struct bpf_fib_lookup *fib_4)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	__u32 len = skb->len;
-	const __u32 headers_len = 81, new_headers_len = 61, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 47);
-	__be32 ipv4_src = ld32(ipv6->dst);
-	__be32 ipv4_dst = ld32(w->server[fr_level(priority, 3)].addr + 12);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(w->server[fr_level(priority, 3)].port);
-	__be16 udp_length = bpf_htons(payload_len + 27);
-	__u8 short_kind_hint = ld8(&v_short->kind_hint);
-	__be64 short_id = ld64(v_short->id);
-	__be32 short_mac = ld32(v_short->mac);
-	__be16 short_mac_2 = ld16(v_short->mac + 4);
-	__be32 short_number = ld32(&v_short->number);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
-			  (__u64)udp_dst_port + udp_length);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
-		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_4->state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_upstream_fault, reason_upstream_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	if (direct)
-		fr_link(data, hop_4);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st8(&new_short->kind_hint, short_kind_hint);
-	st64(new_short->id, short_id);
-	st32(new_short->mac, short_mac);
-	st16(new_short->mac + 4, short_mac_2);
-	st32(&new_short->number, short_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_upstream_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-	skb->mark = new_mark;
-
-	fr_count(reason_upstream_sent, len);
-	if (direct)
-		return bpf_redirect(hop_4->ifindex, 0);
-	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
-}
-
-static __always_inline int upstream_ipv6_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 udp_end, __u64 priority, struct val_ways *w,
-					      struct val_shares *s)
-{
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* do: [{mark: mark: "w.seen[priority] + s.mark[short.hint % 3]"}, {send: {from: "udp.... */
-	if (0ULL != fr_is_v4(w->server[fr_level(priority, 3)].addr))
-		return fr_up(skb, reason_upstream_address_family);
-	if (fr_multicast(w->server[fr_level(priority, 3)].addr))
-		return fr_up(skb, reason_upstream_multicast);
-	if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
-		return fr_up(skb, reason_upstream_martian_destination);
-	if (!fr_is_v4(w->server[fr_level(priority, 3)].addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
-			return fr_up(skb, reason_upstream_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_upstream_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_upstream_partial_checksum);
-		__builtin_memset(&fib_3, 0, sizeof(fib_3));
-		fib_3.family = AF_INET6;
-		fib_3.src[0] = ld32(ipv6->dst);
-		fib_3.src[1] = ld32(ipv6->dst + 4);
-		fib_3.src[2] = ld32(ipv6->dst + 8);
-		fib_3.src[3] = ld32(ipv6->dst + 12);
-		fib_3.dst[0] = ld32(w->server[fr_level(priority, 3)].addr);
-		fib_3.dst[1] = ld32(w->server[fr_level(priority, 3)].addr + 4);
-		fib_3.dst[2] = ld32(w->server[fr_level(priority, 3)].addr + 8);
-		fib_3.dst[3] = ld32(w->server[fr_level(priority, 3)].addr + 12);
-		if (fr_route(skb, &fib_3, ip_end - 14, &hop_3))
-			return fr_up(skb, reason_upstream_too_big);
-		if (unlikely(!fr_usable(&hop_3)))
-			return fr_up(skb, fr_unusable(&hop_3, reason_upstream_no_route));
-		return upstream_ipv6_rule_send(skb, data, ip_end, priority, partial, w, s, &hop_3,
-					       &fib_3);
-	}
-	__u64 payload_len = udp_end - 81;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-	      ((partial_2 >> 16) >= 81 && (partial_2 & 0xffff) < ((81ULL + payload_len) - 1))))
-		return fr_up(skb, reason_upstream_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_upstream_udp_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET;
-	fib_4.src[0] = ld32(ipv6->dst + 12);
-	fib_4.dst[0] = ld32(w->server[fr_level(priority, 3)].addr + 12);
-	if (fr_route(skb, &fib_4, 47ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_upstream_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb, fr_unusable(&hop_4, reason_upstream_no_route));
-	return upstream_ipv6_rule_send_ipv4(skb, data, priority, payload_len, partial_2, w, s,
-					    &hop_4, &fib_4);
+		return bpf_redirect(hop_2->ifindex, 0);
+	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
 static __always_inline int upstream_ipv6_rest(struct __sk_buff *skb, void *data,
 					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 udp_end, __u64 priority, struct val_ways *w)
+					      __u64 priority, struct val_ways *w)
 {
+	struct fr_hop hop_2;
+	struct bpf_fib_lookup fib_2;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
 	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
 	struct val_shares *s;
@@ -1741,12 +1473,44 @@ static __always_inline int upstream_ipv6_rest(struct __sk_buff *skb, void *data,
 		}
 		if (fr_has(s)) { /* rule */
 			/* when: "w.open[priority] && w.server[priority].port > 1000 && w.at[p... */
+			/* rule */
 			if (w->open[fr_level(priority, 3)] &&
 			    w->server[fr_level(priority, 3)].port > 0x3e8 &&
 			    (ld64(w->at[fr_level(priority, 3)]) == ld64(ipv6->src) &&
-			     ld64(w->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8)))
-				return upstream_ipv6_rule(skb, data, ip_end, udp_end, priority, w,
-							  s);
+			     ld64(w->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8))) {
+				/* do: [{mark: mark: "w.seen[priority] + s.mark[short.hint % 3... */
+				if (fr_is_v4(w->server[fr_level(priority, 3)].addr))
+					return fr_up(skb, reason_upstream_address_family);
+				if (fr_multicast(w->server[fr_level(priority, 3)].addr))
+					return fr_up(skb, reason_upstream_multicast);
+				if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
+					return fr_up(skb, reason_upstream_martian_destination);
+				__u64 partial = fr_partial(skb);
+				if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
+					return fr_up(skb, reason_upstream_partial_checksum);
+				if (be16(&udp->checksum) == 0)
+					return fr_up(skb, reason_upstream_udp_checksum);
+				if (!(skb->len <= ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+					return fr_up(skb, reason_upstream_partial_checksum);
+				__builtin_memset(&fib_2, 0, sizeof(fib_2));
+				fib_2.family = AF_INET6;
+				fib_2.src[0] = ld32(ipv6->dst);
+				fib_2.src[1] = ld32(ipv6->dst + 4);
+				fib_2.src[2] = ld32(ipv6->dst + 8);
+				fib_2.src[3] = ld32(ipv6->dst + 12);
+				fib_2.dst[0] = ld32(w->server[fr_level(priority, 3)].addr);
+				fib_2.dst[1] = ld32(w->server[fr_level(priority, 3)].addr + 4);
+				fib_2.dst[2] = ld32(w->server[fr_level(priority, 3)].addr + 8);
+				fib_2.dst[3] = ld32(w->server[fr_level(priority, 3)].addr + 12);
+				if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
+					return fr_up(skb, reason_upstream_too_big);
+				if (unlikely(!fr_usable(&hop_2)))
+					return fr_up(skb,
+						     fr_unusable(&hop_2, reason_upstream_no_route));
+				return upstream_ipv6_send(skb, data, ip_end, priority, partial, w,
+							  s, &hop_2, &fib_2);
+			}
 		}
 	}
 
@@ -1838,7 +1602,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 			w = NULL;
 	}
 
-	return upstream_ipv6_rest(skb, data, lease, ip_end, udp_end, priority, w);
+	return upstream_ipv6_rest(skb, data, lease, ip_end, priority, w);
 }
 
 SEC("tc") int prog_upstream(struct __sk_buff *skb)
@@ -1896,8 +1660,8 @@ enum {
 	reason_calls_address_family, reason_calls_partial_checksum, reason_calls_no_memory,
 	reason_calls_fault, reason_calls_too_big, reason_calls_no_route, reason_calls_local,
 	reason_calls_unreachable, reason_calls_blackhole, reason_calls_prohibit,
-	reason_calls_udp_checksum, reason_calls_ipv6_version, reason_calls_mapped_address,
-	reason_calls_ipv6_payload_length, reason_calls_not_ip,
+	reason_calls_ipv6_version, reason_calls_mapped_address, reason_calls_ipv6_payload_length,
+	reason_calls_udp_checksum, reason_calls_not_ip,
 };
 
 static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1976,126 +1740,6 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	return fr_send(&c->hop_server, direct);
 }
 
-static __always_inline int calls_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 priority, __u64 payload_len, __u64 partial,
-						struct val_by_client *c)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	__u32 len = skb->len;
-	const __u32 headers_len = 61, new_headers_len = 81, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 27);
-	__be64 ipv6_src = 0;
-	__be64 ipv6_src_8 = ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL);
-	__be128 ipv6_dst = ld128(c->server.addr);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->server.port);
-	__u8 short_kind_hint = ld8(&v_short->kind_hint);
-	__be64 short_id = ld64(v_short->id);
-	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
-	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			      ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4));
-	__be32 short_number = ld32(&v_short->number);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
-		fr_add128(ipv6_dst) + ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
-			  ((__u64)ld32(v_short->mac) << 8) + ((__u64)ld16(v_short->mac + 4) << 8),
-			  (__u64)udp_dst_port + ipv6_payload_length + ((__u64)short_mac << 8) +
-			  ((__u64)short_mac_4 << 8));
-	int direct = c->hop_server.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_calls_fault, reason_calls_no_memory);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 3);
-	}
-
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	if (direct)
-		fr_link(data, &c->hop_server);
-	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st8(&new_short->kind_hint, short_kind_hint);
-	st64(new_short->id, short_id);
-	st32(new_short->mac, short_mac);
-	st16(new_short->mac + 4, short_mac_4);
-	st32(&new_short->number, short_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 3);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_calls_sent, len);
-	fr_use(c->slot, 0, len, now);
-	return fr_send(&c->hop_server, direct);
-}
-
-static __always_inline int calls_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 ip_end, __u64 udp_end, __u64 priority,
-					   struct val_by_client *c)
-{
-	struct hdr_udp *udp = data + 34;
-
-	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (1ULL != fr_is_v4(c->server.addr))
-		return fr_up(skb, reason_calls_address_family);
-	if (fr_is_v4(c->server.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_calls_partial_checksum);
-		if (unlikely(!fr_usable(&c->hop_server)))
-			return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
-		if (ip_end - 14 > c->hop_server.mtu)
-			return fr_up(skb, reason_calls_too_big);
-		return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c);
-	}
-	__u64 payload_len = udp_end - 61;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= 61 && (partial_2 & 0xffff) < ((61ULL + payload_len) - 1))))
-		return fr_up(skb, reason_calls_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_calls_udp_checksum);
-	if (unlikely(!fr_usable(&c->hop_server)))
-		return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
-	if (67ULL + payload_len > c->hop_server.mtu)
-		return fr_up(skb, reason_calls_too_big);
-	return calls_ipv4_send_ipv6(skb, data, now, priority, payload_len, partial_2, c);
-}
-
 static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
@@ -2172,7 +1816,18 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_calls_no_by_client);
 	}
 
-	return calls_ipv4_rest(skb, data, now, ip_end, udp_end, priority, c);
+	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
+	if (!fr_is_v4(c->server.addr))
+		return fr_up(skb, reason_calls_address_family);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_calls_partial_checksum);
+	if (unlikely(!fr_usable(&c->hop_server)))
+		return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
+	if (ip_end - 14 > c->hop_server.mtu)
+		return fr_up(skb, reason_calls_too_big);
+	return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c);
 }
 
 static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -2247,125 +1902,6 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	return fr_send(&c->hop_server, direct);
 }
 
-static __always_inline int calls_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						__u64 priority, __u64 payload_len, __u64 partial,
-						struct val_by_client *c)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	__u32 len = skb->len;
-	const __u32 headers_len = 81, new_headers_len = 61, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 47);
-	__be32 ipv4_src = ld32(ipv6->dst);
-	__be32 ipv4_dst = ld32(c->server.addr + 12);
-	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->server.port);
-	__be16 udp_length = bpf_htons(payload_len + 27);
-	__u8 short_kind_hint = ld8(&v_short->kind_hint);
-	__be64 short_id = ld64(v_short->id);
-	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
-	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
-			      ld16(c->hosts[fr_level(priority, 3)] + 4) : ld16(v_short->mac + 4));
-	__be32 short_number = ld32(&v_short->number);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
-			  ((__u64)ld32(v_short->mac) << 8) + ((__u64)ld16(v_short->mac + 4) << 8),
-			  (__u64)udp_dst_port + udp_length + ((__u64)short_mac << 8) +
-			  ((__u64)short_mac_4 << 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = c->hop_server.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_calls_fault, reason_calls_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	if (direct)
-		fr_link(data, &c->hop_server);
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st8(&new_short->kind_hint, short_kind_hint);
-	st64(new_short->id, short_id);
-	st32(new_short->mac, short_mac);
-	st16(new_short->mac + 4, short_mac_4);
-	st32(&new_short->number, short_number);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_calls_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_calls_sent, len);
-	fr_use(c->slot, 0, len, now);
-	return fr_send(&c->hop_server, direct);
-}
-
-static __always_inline int calls_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 ip_end, __u64 udp_end, __u64 priority,
-					   struct val_by_client *c)
-{
-	struct hdr_udp *udp = data + 54;
-
-	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (!fr_is_v4(c->server.addr)) { /* ipv6 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
-			return fr_up(skb, reason_calls_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_calls_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_calls_partial_checksum);
-		if (unlikely(!fr_usable(&c->hop_server)))
-			return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
-		if (ip_end - 14 > c->hop_server.mtu)
-			return fr_up(skb, reason_calls_too_big);
-		return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c);
-	}
-	__u64 payload_len = udp_end - 81;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-	      ((partial_2 >> 16) >= 81 && (partial_2 & 0xffff) < ((81ULL + payload_len) - 1))))
-		return fr_up(skb, reason_calls_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_calls_udp_checksum);
-	if (unlikely(!fr_usable(&c->hop_server)))
-		return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
-	if (47ULL + payload_len > c->hop_server.mtu)
-		return fr_up(skb, reason_calls_too_big);
-	return calls_ipv6_send_ipv4(skb, data, now, priority, payload_len, partial_2, c);
-}
-
 static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
@@ -2433,10 +1969,20 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
-	if (0ULL != fr_is_v4(c->server.addr))
+	if (fr_is_v4(c->server.addr))
 		return fr_up(skb, reason_calls_address_family);
-
-	return calls_ipv6_rest(skb, data, now, ip_end, udp_end, priority, c);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
+		return fr_up(skb, reason_calls_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_calls_udp_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_calls_partial_checksum);
+	if (unlikely(!fr_usable(&c->hop_server)))
+		return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
+	if (ip_end - 14 > c->hop_server.mtu)
+		return fr_up(skb, reason_calls_too_big);
+	return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)

@@ -521,7 +521,7 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 				s = NULL;
 		}
 		if (fr_has(s)) { /* rule */
-			if (1ULL != fr_is_v4(s->to.addr) || !fr_is_v4(s->to.addr))
+			if (!fr_is_v4(s->to.addr))
 				return fr_up(skb, reason_spread_address_family_2);
 			__u64 partial_2 = fr_partial(skb);
 			if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 45) ||
@@ -948,7 +948,7 @@ static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
-	if (1ULL != fr_is_v4(s->to.addr) || !fr_is_v4(s->to.addr))
+	if (!fr_is_v4(s->to.addr))
 		return fr_up(skb, reason_tighten_address_family);
 	__u64 payload_len = loose_end - 44;
 	__u64 partial = fr_partial(skb);

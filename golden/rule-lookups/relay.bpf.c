@@ -457,7 +457,7 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 				c = NULL;
 		}
 		if (fr_has(c)) { /* rule */
-			if (1ULL != fr_is_v4(c->to.addr) || !fr_is_v4(c->to.addr))
+			if (!fr_is_v4(c->to.addr))
 				return fr_up(skb, reason_relay_address_family);
 			__u64 partial = fr_partial(skb);
 			if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
@@ -549,7 +549,7 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 		}
 		if (fr_has(b)) { /* rule */
 			if (b->allowed && be8(&msg->kind) <= a->limit) { /* rule */
-				if (1ULL != fr_is_v4(a->to.addr) || !fr_is_v4(a->to.addr))
+				if (!fr_is_v4(a->to.addr))
 					return fr_up(skb, reason_relay_address_family);
 				__u64 partial = fr_partial(skb);
 				if (!(partial == 0 || partial == 0x220028 ||

@@ -25,13 +25,18 @@ func TestFit(t *testing.T) {
 		}
 		sessions: call: {fields: {tag: "u32", odd: "bool", number: "u32", peer: "endpoint", local: "endpoint"}
 			rows: calls: {key: ["tag", "odd", "number"], value: ["peer", "local"]}}
-		groups: watchers: {key: group: "u32", receiver: {local: "endpoint", remote: "endpoint", from: "counter"}, max: 8}
+		groups: watchers: {
+			key: group: "u32", receiver: {local: "endpoint", remote: "endpoint", from: "counter"}, max: 8
+		}
 		programs: {
 			send: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "id"]
 				lookup: c: calls: ["0x107C5", "id.kind & 1 == 1", "id.number"]
 				rules: [
-					{lookup: k: classes: ["id.kind"], when: "k.low + 5 < id.number && k.high > 1000000 && k.mark & 0x30 == 0x20"
-						do: [{drop: "class"}]},
+					{
+						lookup: k: classes: ["id.kind"]
+						when: "k.low + 5 < id.number && k.high > 1000000 && k.mark & 0x30 == 0x20"
+						do: [{drop: "class"}]
+					},
 					{do: [{send: {from: "c.local", to: "c.peer"}}]},
 				]}
 			copies: {hook: "tc/ingress", stack: ["eth", "ip", "udp", "id"]
