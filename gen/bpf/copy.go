@@ -366,12 +366,13 @@ func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 	return same, own
 }
 
-// shared reports whether an expression has the same value for all receivers.
+// shared reports whether an expression has the same value for all receivers, and has it before the first one: a row
+// that may be missing is read only where a receiver's rule knows that it is there.
 func (n *fan) shared(e ir.Expr) bool {
 	for e := range ir.Exprs(e) {
 		switch e := e.(type) {
 		case *ir.RowMember:
-			if e.Row == n.Row || n.found[e.Row] {
+			if e.Row == n.Row || n.found[e.Row] || e.Row.Optional {
 				return false
 			}
 		case *ir.RowHas:

@@ -454,6 +454,14 @@ func (w *rewriting) send() string {
 		receivers := func(r ref) bool { return r.t.kind == endpointKind && strings.HasPrefix(r.text, "r.") }
 		if to, ok := w.choose(func(r ref) bool { return receivers(r) && !strings.Contains(r.text, "[") }); ok {
 			from, _ := w.choose(receivers)
+			// A source that isn't the receiver's. It isn't drawn, so that what is drawn after it stays the same.
+			other := slices.IndexFunc(w.refs, func(r ref) bool {
+				return r.t.kind == endpointKind && w.isRow(r.text) &&
+					!receivers(r) && w.known(r.need) && !r.t.levels
+			})
+			if other >= 0 && len(to.text)%2 == 0 {
+				from = w.refs[other]
+			}
 			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from.text, to.text))
 		}
 	} else if hasPorts && !rigid {
