@@ -20,6 +20,9 @@ type bytesHint struct {
 	bits  int
 }
 
+// anyVarint is under which hints are for all variable-length integers: a plan doesn't say which field one is.
+const anyVarint = "varint"
+
 // findHints collects hints from all conditions of a program, with the settings that it is loaded with.
 func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 	h := hints{ints: map[string][]uint64{}, bytes: map[string][]bytesHint{}}
@@ -85,6 +88,8 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 			lets[s.Var] = s.Value
 		case *ir.ReadUint:
 			read[s.Value] = s.Field
+		case *ir.ReadVarint:
+			read[s.Value] = anyVarint
 		case *ir.FindElement:
 			if id, ok := number(s.ID); ok {
 				h.elements = append(h.elements, id)

@@ -387,6 +387,9 @@ func (g *Generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		return packet.Value{}, false
 	case spec.FieldVarint:
 		v := packet.Uint(g.integer(1 + g.IntN(62)))
+		if known := g.hints.ints[anyVarint]; len(known) > 0 && g.One(2) {
+			v.Int = Pick(g.Source, known) & (1<<62 - 1)
+		}
 		if g.One(2) {
 			v.Bytes = longVarint(v.Int, g.IntN(4))
 		}
