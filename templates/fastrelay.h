@@ -1095,16 +1095,25 @@ static __always_inline __u16 fr_checksum_not_0(__u64 s)
 
 /*
  * The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be
- * read.
+ * read. In two steps, since the stack of 512 bytes is shared with the program that calls it.
  */
 static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	__u32 chunk[16] = {};
+	__u32 chunk[8] = {}, sum = 0;
 
-	if (len == 0 || len > sizeof(chunk) ||
-	    bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
+	if (len == 0 || len > 2 * sizeof(chunk))
 		return 0;
-	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+	if (len > sizeof(chunk)) {
+		if (bpf_skb_load_bytes(skb, off, chunk, sizeof(chunk)))
+			return 0;
+		sum = bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+		__builtin_memset(chunk, 0, sizeof(chunk));
+		off += sizeof(chunk);
+		len -= sizeof(chunk);
+	}
+	if (bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
+		return 0;
+	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), sum);
 }
 
 /*

@@ -24,7 +24,6 @@ type program struct {
 	reasons []string // enumerators
 	writes  [][]string
 	hops    map[string]string // route lookups, by what is looked up
-	splits  bool              // it is made of several functions
 	flow    bool              // it runs on a record of a socket instead of a packet
 	fans    int               // functions that fan out
 	copies  int               // functions that make copies
@@ -112,7 +111,7 @@ func (k known) both(l known) known {
 
 func (r *renderer) program(p *ir.Program) programData {
 	prog := &program{
-		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name), splits: splits(p),
+		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
 	}

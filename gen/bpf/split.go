@@ -13,10 +13,6 @@ import (
 //   - where a function has become long, the rest goes on in the next one, if possible where a header begins.
 //
 // Both end in return, so that nothing comes back: what a function needs is what its parameters say.
-//
-// A program that can send in many places stays whole. Before clang puts functions together it finds what the branches
-// of each have in common, and keeps that on the stack, of which there are 512 bytes: a program of 16 such places that
-// needs 424 whole doesn't fit when it is split.
 
 // restName is the name of what goes on in the next function, where it isn't a header's.
 const restName = "rest"
@@ -26,7 +22,6 @@ const (
 	restSize   = 10 // statements that are worth a function
 	longLines  = 45 // lines after which a function ends where a header begins
 	maxLines   = 60 // lines after which it ends anywhere
-	maxSends   = 8  // statements that send, up to which a program is split
 )
 
 // ends reports whether all ways through a block end the packet's way.
@@ -41,18 +36,6 @@ func ends(block []ir.Stmt) bool {
 		return ends(s.Then) && ends(s.Else)
 	}
 	return false
-}
-
-// splits reports whether a program is made of several functions.
-func splits(p *ir.Program) bool {
-	sends := 0
-	for s := range ir.Stmts(p.Body) {
-		switch s.(type) {
-		case *ir.Forward, *ir.FanOut:
-			sends++
-		}
-	}
-	return sends <= maxSends
 }
 
 // size is how many lines a block takes, roughly.
@@ -74,7 +57,7 @@ func size(block []ir.Stmt) (n int) {
 
 // long reports whether the statements that follow should be in a function of their own.
 func (f *function) long(rest []ir.Stmt) bool {
-	if !f.prog.splits || !f.last || len(f.lines) < longLines || size(rest) < restSize {
+	if !f.last || len(f.lines) < longLines || size(rest) < restSize {
 		return false
 	}
 	_, header := rest[0].(*ir.NeedBytes)

@@ -270,7 +270,7 @@ func (f *function) branch(s *ir.If) bool {
 	defer func() { f.last = last }()
 	thenEnds := ends(s.Then)
 	before := f.known.clone()
-	if f.last = thenEnds; f.prog.splits && thenEnds && size(s.Then) >= branchSize {
+	if f.last = thenEnds; thenEnds && size(s.Then) >= branchSize {
 		f.stmt(s.Pos, "if (%s)", f.expr(s.Cond))
 		f.indent++
 		name := s.Note

@@ -154,8 +154,8 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int forward_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -195,8 +195,8 @@ static __always_inline int forward_send(struct __sk_buff *skb, void *data, __u64
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int forward_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -233,8 +233,8 @@ static __always_inline int forward_send_2(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int forward_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -274,8 +274,8 @@ static __always_inline int forward_send_3(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int forward_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -312,8 +312,137 @@ static __always_inline int forward_send_4(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int forward_send_5(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	/* rule */
+	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return forward_ipv4_udp_send_3(skb, data, ip_end, r);
+	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return forward_ipv4_udp_send_4(skb, data, ip_end, r);
+}
+
+static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 ip_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end = 34ULL + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+	struct val_flows *flow;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.src.addr, ld32(ipv4->src));
+		key.src.port = be16(&udp->src_port);
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		key.dst.port = be16(&udp->dst_port);
+		found = find_flows(&key, lease, 0, &flow);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	/* rule */
+	if (fr_has(flow) &&
+	    (flow->path == 1 ||
+	     (flow->path == 0 &&
+	      (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	       be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_udp_send(skb, data, ip_end, r);
+	}
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) { /* rule */
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->slow.hop)))
+			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_udp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv4_udp_rest(skb, data, ip_end, r);
+}
+
+static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -353,8 +482,8 @@ static __always_inline int forward_send_5(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int forward_send_6(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -391,8 +520,8 @@ static __always_inline int forward_send_6(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int forward_send_7(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -432,8 +561,8 @@ static __always_inline int forward_send_7(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int forward_send_8(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -470,8 +599,188 @@ static __always_inline int forward_send_8(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int forward_send_9(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  struct val_routes *r)
+static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 __u64 l4_options_end, struct val_routes *r,
+						 struct val_flows *flow)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_tcp *tcp = data + 34;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) { /* rule */
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->slow.hop)))
+			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->slow.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+	}
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	/* rule */
+	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	    (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
+	}
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return forward_ipv4_tcp_send_4(skb, data, ip_end, r);
+}
+
+static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 ip_end)
+{
+	void *at_l4_options_end;
+	struct hdr_tcp *tcp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (54ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_forward_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_forward_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, 54ULL + l4_options_size);
+	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (l4_options_end > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
+		return fr_up(skb, reason_forward_tcp_data_offset);
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+	struct val_flows *flow;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.src.addr, ld32(ipv4->src));
+		key.src.port = be16(&tcp->src_port);
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		key.dst.port = be16(&tcp->dst_port);
+		found = find_flows(&key, lease, 0, &flow);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	/* rule */
+	if (fr_has(flow) &&
+	    (flow->path == 1 ||
+	     (flow->path == 0 &&
+	      (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	       be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	       (be8(&ipv4->dscp_ecn) >> 2) == 34 || (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_tcp_send(skb, data, ip_end, r);
+	}
+
+	return forward_ipv4_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
+}
+
+static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv4->protocol) == 17)
+		return forward_ipv4_udp(skb, data, data_end, lease, ip_end);
+	if (be8(&ipv4->protocol) == 6)
+		return forward_ipv4_tcp(skb, data, data_end, lease, ip_end);
+	return fr_up(skb, reason_forward_not_l4);
+}
+
+static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -510,8 +819,8 @@ static __always_inline int forward_send_9(struct __sk_buff *skb, void *data, __u
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int forward_send_10(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -544,8 +853,8 @@ static __always_inline int forward_send_10(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int forward_send_11(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -584,8 +893,8 @@ static __always_inline int forward_send_11(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int forward_send_12(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -618,8 +927,139 @@ static __always_inline int forward_send_12(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int forward_send_13(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	/* rule */
+	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return forward_ipv6_udp_send_3(skb, data, ip_end, r);
+	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return forward_ipv6_udp_send_4(skb, data, ip_end, r);
+}
+
+static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 ip_end)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end = 54ULL + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+	struct val_flows *flow;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.src.addr, ipv6->src, 0);
+		key.src.port = be16(&udp->src_port);
+		fr_put_v6(key.dst.addr, ipv6->dst, 2);
+		key.dst.port = be16(&udp->dst_port);
+		found = find_flows(&key, lease, 0, &flow);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	/* rule */
+	if (fr_has(flow) &&
+	    (flow->path == 1 ||
+	     (flow->path == 0 &&
+	      (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
+	       be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_udp_send(skb, data, ip_end, r);
+	}
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) { /* rule */
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->slow.hop)))
+			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv6_udp_rest(skb, data, ip_end, r);
+}
+
+static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -658,8 +1098,8 @@ static __always_inline int forward_send_13(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int forward_send_14(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -692,8 +1132,8 @@ static __always_inline int forward_send_14(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int forward_send_15(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -732,8 +1172,8 @@ static __always_inline int forward_send_15(struct __sk_buff *skb, void *data, __
 	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int forward_send_16(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_routes *r)
+static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
+						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -764,6 +1204,178 @@ static __always_inline int forward_send_16(struct __sk_buff *skb, void *data, __
 	if (direct)
 		return bpf_redirect(r->slow.hop.ifindex, 0);
 	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
+}
+
+static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 __u64 l4_options_end, struct val_routes *r,
+						 struct val_flows *flow)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_tcp *tcp = data + 54;
+
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) { /* rule */
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->slow.hop)))
+			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->slow.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+	}
+
+	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
+	/* rule */
+	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
+	}
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
+	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return forward_ipv6_tcp_send_4(skb, data, ip_end, r);
+}
+
+static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 ip_end)
+{
+	void *at_l4_options_end;
+	struct hdr_tcp *tcp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (74ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_forward_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_forward_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, 74ULL + l4_options_size);
+	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (l4_options_end > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 54))
+		return fr_up(skb, reason_forward_tcp_data_offset);
+
+	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+	struct val_flows *flow;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.src.addr, ipv6->src, 0);
+		key.src.port = be16(&tcp->src_port);
+		fr_put_v6(key.dst.addr, ipv6->dst, 2);
+		key.dst.port = be16(&tcp->dst_port);
+		found = find_flows(&key, lease, 0, &flow);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			flow = NULL;
+	}
+
+	/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?(urgent)))", do:... */
+	/* rule */
+	if (fr_has(flow) &&
+	    (flow->path == 1 ||
+	     (flow->path == 0 &&
+	      (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
+	       be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
+	       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
+		/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* let counted = {count: "flow.packets"} */
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_tcp_send(skb, data, ip_end, r);
+	}
+
+	return forward_ipv6_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
+}
+
+static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv6->next_header) == 17)
+		return forward_ipv6_udp(skb, data, data_end, lease, ip_end);
+	if (be8(&ipv6->next_header) == 6)
+		return forward_ipv6_tcp(skb, data, data_end, lease, ip_end);
+	return fr_up(skb, reason_forward_not_l4);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -771,20 +1383,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	void *at_l4_options_end;
-	void *at_l4_options_end_2;
 
 	fr_pull(skb, 114);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tcp *tcp = data + 34;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp_2 = data + 54;
-	struct hdr_tcp *tcp_2 = data + 54;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
@@ -804,546 +1408,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(&eth->type) == 0x800) { /* ipv4 */
-		if ((void *)(ipv4 + 1) > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(&ipv4->version_ihl) >> 4) != 4)
-			return fr_up(skb, reason_forward_ipv4_version);
-		if ((be8(&ipv4->version_ihl) & 15) != 5)
-			return fr_up(skb, reason_forward_ip_options);
-		if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-			return fr_up(skb, reason_forward_ipv4_reserved);
-		if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-		    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if (be16(&ipv4->total_length) < 20)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-		if (ip_end > skb->len)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) +
-			       ld32(&ipv4->ttl) + ld32(ipv4->src) + ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(ipv4->src)))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-			if (fr_multicast_v4(ld32(ipv4->dst)))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-		if (be8(&ipv4->protocol) == 17) { /* udp */
-			if ((void *)(udp + 1) > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (42ULL > ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(&udp->length) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			__u64 l4_end = 34ULL + be16(&udp->length);
-			if (!(l4_end == ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_forward_gso_packet);
-			if (l4_end != ip_end)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
-			struct val_routes *r;
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.dst.len = 128;
-				fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-				r = find_routes(&key);
-			}
-			if (!r)
-				return fr_up(skb, reason_forward_no_routes);
-			struct val_flows *flow;
-			{
-				struct key_flows key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				fr_put_v4(key.src.addr, ld32(ipv4->src));
-				key.src.port = be16(&udp->src_port);
-				fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-				key.dst.port = be16(&udp->dst_port);
-				found = find_flows(&key, lease, 0, &flow);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					flow = NULL;
-			}
-
-			/* {when: "flow && (flow.path == 1 || flow.path == 0 && (?(video) || ?... */
-			/* rule */
-			if (fr_has(flow) &&
-			    (flow->path == 1 ||
-			     (flow->path == 0 &&
-			      (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
-			       be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
-			       (be8(&ipv4->dscp_ecn) >> 2) == 34 ||
-			       (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
-				/* let by_fast = [{mark: dscp: 34}, {send: via: "r.fast"}] */
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + 28 :
-				     ip_end - 14) > r->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-
-				/* let counted = {count: "flow.packets"} */
-				fr_shared_add(flow->packets, 1);
-				return forward_send(skb, data, ip_end, r);
-			}
-
-			/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-			if (fr_has(flow)) { /* rule */
-				/* let by_slow = [{send: via: "r.slow"}] */
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r->slow.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r->slow.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + 28 :
-				     ip_end - 14) > r->slow.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow->packets, 1);
-				return forward_send_2(skb, data, ip_end, r);
-			}
-
-			/* {when: "?(video) || ?(urgent)", do: by_fast}, */
-			/* rule */
-			if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb ||
-			    be16(&udp->src_port) == 0x1bb || be16(&udp->src_port) == 0x20fb ||
-			    (be8(&ipv4->dscp_ecn) >> 2) == 34 ||
-			    (be8(&ipv4->dscp_ecn) >> 2) == 46) {
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + 28 :
-				     ip_end - 14) > r->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return forward_send_3(skb, data, ip_end, r);
-			}
-			if (be8(&ipv4->ttl) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_forward_gso_packet);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(!fr_usable(&r->slow.hop)))
-				return fr_up(skb,
-					     fr_unusable(&r->slow.hop, reason_forward_no_route));
-			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return forward_send_4(skb, data, ip_end, r);
-		}
-		if (be8(&ipv4->protocol) == 6) { /* tcp */
-			if ((void *)(tcp + 1) > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (54ULL > ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-				return fr_up(skb, reason_forward_tcp_data_offset);
-			__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
-			if (l4_options_size > 40)
-				return fr_up(skb, reason_forward_tcp_options);
-			__u64 l4_options_end = fr_forget(skb, 54ULL + l4_options_size);
-			at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
-			if (at_l4_options_end > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (l4_options_end > ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
-				return fr_up(skb, reason_forward_tcp_data_offset);
-			struct val_routes *r_2;
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.dst.len = 128;
-				fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-				r_2 = find_routes(&key);
-			}
-			if (!r_2)
-				return fr_up(skb, reason_forward_no_routes);
-			struct val_flows *flow_2;
-			{
-				struct key_flows key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				fr_put_v4(key.src.addr, ld32(ipv4->src));
-				key.src.port = be16(&tcp->src_port);
-				fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-				key.dst.port = be16(&tcp->dst_port);
-				found = find_flows(&key, lease, 0, &flow_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					flow_2 = NULL;
-			}
-			/* rule */
-			if (fr_has(flow_2) &&
-			    (flow_2->path == 1 ||
-			     (flow_2->path == 0 &&
-			      (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
-			       be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
-			       (be8(&ipv4->dscp_ecn) >> 2) == 34 ||
-			       (be8(&ipv4->dscp_ecn) >> 2) == 46)))) {
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_2->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				     ip_end - 14) > r_2->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow_2->packets, 1);
-				return forward_send_5(skb, data, ip_end, r_2);
-			}
-			if (fr_has(flow_2)) { /* rule */
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_2->slow.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->slow.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				     ip_end - 14) > r_2->slow.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow_2->packets, 1);
-				return forward_send_6(skb, data, ip_end, r_2);
-			}
-			/* rule */
-			if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb ||
-			    be16(&tcp->src_port) == 0x1bb || be16(&tcp->src_port) == 0x20fb ||
-			    (be8(&ipv4->dscp_ecn) >> 2) == 34 ||
-			    (be8(&ipv4->dscp_ecn) >> 2) == 46) {
-				if (be8(&ipv4->ttl) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_2->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				     ip_end - 14) > r_2->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return forward_send_7(skb, data, ip_end, r_2);
-			}
-			if (be8(&ipv4->ttl) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_forward_gso_packet);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(!fr_usable(&r_2->slow.hop)))
-				return fr_up(skb,
-					     fr_unusable(&r_2->slow.hop, reason_forward_no_route));
-			if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-			     ip_end - 14) > r_2->slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return forward_send_8(skb, data, ip_end, r_2);
-		}
-		return fr_up(skb, reason_forward_not_l4);
-	}
-	if (be16(&eth->type) == 0x86dd) { /* ipv6 */
-		if ((void *)(ipv6 + 1) > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-			return fr_up(skb, reason_forward_ipv6_version);
-		if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-			return fr_up(skb, reason_forward_mapped_address);
-		__u64 ip_end_2 = 54ULL + be16(&ipv6->payload_length);
-		if (ip_end_2 > skb->len)
-			return fr_up(skb, reason_forward_ipv6_payload_length);
-		if (!fr_unicast(ipv6->src))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast(ipv6->dst)) { /* not a host's */
-			if (fr_multicast(ipv6->dst))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-		if (be8(&ipv6->next_header) == 17) { /* udp */
-			if ((void *)(udp_2 + 1) > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (62ULL > ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(&udp_2->length) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			__u64 l4_end_2 = 54ULL + be16(&udp_2->length);
-			if (!(l4_end_2 == ip_end_2 || skb->gso_size == 0))
-				return fr_up(skb, reason_forward_gso_packet);
-			if (l4_end_2 != ip_end_2)
-				return fr_up(skb, reason_forward_udp_length);
-			struct val_routes *r_3;
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.dst.len = 128;
-				fr_put_v6(key.dst.addr, ipv6->dst, 4);
-				r_3 = find_routes(&key);
-			}
-			if (!r_3)
-				return fr_up(skb, reason_forward_no_routes);
-			struct val_flows *flow_3;
-			{
-				struct key_flows key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				fr_put_v6(key.src.addr, ipv6->src, 0);
-				key.src.port = be16(&udp_2->src_port);
-				fr_put_v6(key.dst.addr, ipv6->dst, 2);
-				key.dst.port = be16(&udp_2->dst_port);
-				found = find_flows(&key, lease, 0, &flow_3);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					flow_3 = NULL;
-			}
-			/* rule */
-			if (fr_has(flow_3) &&
-			    (flow_3->path == 1 ||
-			     (flow_3->path == 0 &&
-			      (be16(&udp_2->dst_port) == 0x1bb ||
-			       be16(&udp_2->dst_port) == 0x20fb ||
-			       be16(&udp_2->src_port) == 0x1bb ||
-			       be16(&udp_2->src_port) == 0x20fb ||
-			       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
-			       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
-				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_3->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_3->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + 48 :
-				     ip_end_2 - 14) > r_3->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow_3->packets, 1);
-				return forward_send_9(skb, data, ip_end_2, r_3);
-			}
-			if (fr_has(flow_3)) { /* rule */
-				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_3->slow.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_3->slow.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + 48 :
-				     ip_end_2 - 14) > r_3->slow.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow_3->packets, 1);
-				return forward_send_10(skb, data, ip_end_2, r_3);
-			}
-			/* rule */
-			if (be16(&udp_2->dst_port) == 0x1bb || be16(&udp_2->dst_port) == 0x20fb ||
-			    be16(&udp_2->src_port) == 0x1bb || be16(&udp_2->src_port) == 0x20fb ||
-			    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
-			    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
-				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_3->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_3->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + 48 :
-				     ip_end_2 - 14) > r_3->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return forward_send_11(skb, data, ip_end_2, r_3);
-			}
-			if (be8(&ipv6->hop_limit) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-				return fr_up(skb, reason_forward_gso_packet);
-			if (!(skb->len <= ip_end_2 ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(!fr_usable(&r_3->slow.hop)))
-				return fr_up(skb,
-					     fr_unusable(&r_3->slow.hop, reason_forward_no_route));
-			if ((skb->gso_size ? skb->gso_size + 48 :
-			     ip_end_2 - 14) > r_3->slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return forward_send_12(skb, data, ip_end_2, r_3);
-		}
-		if (be8(&ipv6->next_header) == 6) { /* tcp */
-			if ((void *)(tcp_2 + 1) > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (74ULL > ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(&tcp_2->data_offset_reserved) >> 4) < 5)
-				return fr_up(skb, reason_forward_tcp_data_offset);
-			__u64 l4_options_size_2 = ((be8(&tcp_2->data_offset_reserved) >> 4) * 4) -
-				20;
-			if (l4_options_size_2 > 40)
-				return fr_up(skb, reason_forward_tcp_options);
-			__u64 l4_options_end_2 = fr_forget(skb, 74ULL + l4_options_size_2);
-			at_l4_options_end_2 = fr_pin(data + fr_bound(l4_options_end_2, 0x7f));
-			if (at_l4_options_end_2 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (l4_options_end_2 > ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if (((be8(&tcp_2->data_offset_reserved) >> 4) * 4) != (l4_options_end_2 -
-				54))
-				return fr_up(skb, reason_forward_tcp_data_offset);
-			struct val_routes *r_4;
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.dst.len = 128;
-				fr_put_v6(key.dst.addr, ipv6->dst, 4);
-				r_4 = find_routes(&key);
-			}
-			if (!r_4)
-				return fr_up(skb, reason_forward_no_routes);
-			struct val_flows *flow_4;
-			{
-				struct key_flows key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				fr_put_v6(key.src.addr, ipv6->src, 0);
-				key.src.port = be16(&tcp_2->src_port);
-				fr_put_v6(key.dst.addr, ipv6->dst, 2);
-				key.dst.port = be16(&tcp_2->dst_port);
-				found = find_flows(&key, lease, 0, &flow_4);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					flow_4 = NULL;
-			}
-			/* rule */
-			if (fr_has(flow_4) &&
-			    (flow_4->path == 1 ||
-			     (flow_4->path == 0 &&
-			      (be16(&tcp_2->dst_port) == 0x1bb ||
-			       be16(&tcp_2->dst_port) == 0x20fb ||
-			       be16(&tcp_2->src_port) == 0x1bb ||
-			       be16(&tcp_2->src_port) == 0x20fb ||
-			       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
-			       ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46)))) {
-				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_4->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_4->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + (l4_options_end_2 - 14) :
-				     ip_end_2 - 14) > r_4->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow_4->packets, 1);
-				return forward_send_13(skb, data, ip_end_2, r_4);
-			}
-			if (fr_has(flow_4)) { /* rule */
-				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_4->slow.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_4->slow.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + (l4_options_end_2 - 14) :
-				     ip_end_2 - 14) > r_4->slow.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				fr_shared_add(flow_4->packets, 1);
-				return forward_send_14(skb, data, ip_end_2, r_4);
-			}
-			/* rule */
-			if (be16(&tcp_2->dst_port) == 0x1bb || be16(&tcp_2->dst_port) == 0x20fb ||
-			    be16(&tcp_2->src_port) == 0x1bb || be16(&tcp_2->src_port) == 0x20fb ||
-			    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 34 ||
-			    ((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) {
-				if (be8(&ipv6->hop_limit) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-					return fr_up(skb, reason_forward_gso_packet);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(!fr_usable(&r_4->fast.hop)))
-					return fr_up(skb,
-						     fr_unusable(&r_4->fast.hop,
-						     reason_forward_no_route));
-				if ((skb->gso_size ? skb->gso_size + (l4_options_end_2 - 14) :
-				     ip_end_2 - 14) > r_4->fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return forward_send_15(skb, data, ip_end_2, r_4);
-			}
-			if (be8(&ipv6->hop_limit) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!(skb->len <= ip_end_2 || skb->gso_size == 0))
-				return fr_up(skb, reason_forward_gso_packet);
-			if (!(skb->len <= ip_end_2 ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(!fr_usable(&r_4->slow.hop)))
-				return fr_up(skb,
-					     fr_unusable(&r_4->slow.hop, reason_forward_no_route));
-			if ((skb->gso_size ? skb->gso_size + (l4_options_end_2 - 14) :
-			     ip_end_2 - 14) > r_4->slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return forward_send_16(skb, data, ip_end_2, r_4);
-		}
-		return fr_up(skb, reason_forward_not_l4);
-	}
+	if (be16(&eth->type) == 0x800)
+		return forward_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return forward_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }

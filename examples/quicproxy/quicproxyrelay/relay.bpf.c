@@ -163,8 +163,8 @@ enum {
 	reason_swap8_mapped_address, reason_swap8_ipv6_payload_length, reason_swap8_not_ip,
 };
 
-static __always_inline int swap8_send(struct __sk_buff *skb, void *data, __u64 now, __u64 ip_end,
-				      __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 now,
+						__u64 ip_end, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -234,8 +234,9 @@ static __always_inline int swap8_send(struct __sk_buff *skb, void *data, __u64 n
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_rule_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+						     __u64 payload_len, __u64 partial,
+						     struct val_by_id *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
@@ -301,8 +302,41 @@ static __always_inline int swap8_send_ipv6(struct __sk_buff *skb, void *data, __
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_2(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_rule(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 34;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+		return fr_up(skb, reason_swap8_address_family);
+	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 51) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (ip_end - 14 > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv4_rule_send(skb, data, now, ip_end, partial, r);
+	}
+	__u64 payload_len = udp_end - 51;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < ((51ULL + payload_len) - 1))))
+		return fr_up(skb, reason_swap8_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_swap8_udp_checksum);
+	if (unlikely(!fr_usable(&r->hop_to)))
+		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+	if (57ULL + payload_len > r->hop_to.mtu)
+		return fr_up(skb, reason_swap8_too_big);
+	return swap8_ipv4_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
+}
+
+static __always_inline int swap8_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -378,8 +412,9 @@ static __always_inline int swap8_send_2(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+						__u64 payload_len, __u64 partial,
+						struct val_by_id *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
@@ -445,8 +480,8 @@ static __always_inline int swap8_send_ipv6_2(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_3(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -525,8 +560,9 @@ static __always_inline int swap8_send_3(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv6_3(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_id *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
@@ -594,8 +630,8 @@ static __always_inline int swap8_send_ipv6_3(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_4(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -676,8 +712,9 @@ static __always_inline int swap8_send_4(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv6_4(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_ipv6_3(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_id *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
@@ -754,8 +791,8 @@ static __always_inline int swap8_send_ipv6_4(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_5(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_4(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -838,8 +875,9 @@ static __always_inline int swap8_send_5(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv6_5(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_send_ipv6_4(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_id *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
@@ -919,8 +957,210 @@ static __always_inline int swap8_send_ipv6_5(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_6(struct __sk_buff *skb, void *data, __u64 now, __u64 ip_end,
-					__u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv4_rest_2(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 34;
+
+	/* when: "r.new_length == ?(m)" */
+	if (r->m_new_length == 20) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len = udp_end - 51;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (49ULL + payload_len > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv4_send_4(skb, data, now, payload_len, partial, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (69ULL + payload_len > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv4_send_ipv6_4(skb, data, now, payload_len, partial, r);
+	}
+
+	/* programs: {for n in lengths {"swap?(n)": { */
+	return fr_up(skb, reason_swap8_no_rule);
+}
+
+static __always_inline int swap8_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 34;
+
+	/* when: "r.new_length == ?(m)" */
+	if (r->m_new_length == 8)
+		return swap8_ipv4_rule(skb, data, now, ip_end, udp_end, r);
+	if (r->m_new_length == 0) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len = udp_end - 51;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (29ULL + payload_len > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv4_send(skb, data, now, payload_len, partial, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (49ULL + payload_len > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
+	}
+	if (r->m_new_length == 4) { /* rule */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len_2 = udp_end - 51;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+		      ((partial_2 >> 16) >= 51 &&
+		       (partial_2 & 0xffff) < ((51ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (33ULL + payload_len_2 > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv4_send_2(skb, data, now, payload_len_2, partial_2, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (53ULL + payload_len_2 > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv4_send_ipv6_2(skb, data, now, payload_len_2, partial_2, r);
+	}
+	if (r->m_new_length == 16) { /* rule */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len_3 = udp_end - 51;
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 || partial_3 == 0x220028 ||
+		      ((partial_3 >> 16) >= 51 &&
+		       (partial_3 & 0xffff) < ((51ULL + payload_len_3) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (45ULL + payload_len_3 > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv4_send_3(skb, data, now, payload_len_3, partial_3, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (65ULL + payload_len_3 > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv4_send_ipv6_3(skb, data, now, payload_len_3, partial_3, r);
+	}
+
+	return swap8_ipv4_rest_2(skb, data, now, udp_end, r);
+}
+
+static __always_inline int swap8_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_short8 *short8 = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_swap8_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_swap8_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_swap8_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_swap8_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_swap8_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_swap8_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_swap8_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_swap8_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_swap8_multicast);
+		return fr_up(skb, reason_swap8_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "short?(n)"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_swap8_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_swap8_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_swap8_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_swap8_udp_length);
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if ((void *)(short8 + 1) > data_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if (51ULL > udp_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if ((be8(&short8->long_flags) >> 7) != 0)
+		return fr_up(skb, reason_swap8_short8_long);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_swap8_gso_packet);
+
+	/* lookup: r: by_id: ["udp.src", "udp.dst", n, for k in ["a", "b", "c"] {*old[k] | 0}] */
+	struct val_by_id *r;
+	{
+		struct key_by_id key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.src.addr, ld32(ipv4->src));
+		key.src.port = be16(&udp->src_port);
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		key.dst.port = be16(&udp->dst_port);
+		key.length = 8;
+		key.a = be64(&short8->a);
+		key.b = 0;
+		key.c = 0;
+		found = find_by_id(&key, lease, 0, &r, now);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_swap8_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_swap8_no_by_id);
+	}
+
+	return swap8_ipv4_rest(skb, data, now, ip_end, udp_end, r);
+}
+
+static __always_inline int swap8_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 now,
+						__u64 ip_end, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -984,8 +1224,9 @@ static __always_inline int swap8_send_6(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-					   __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_rule_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+						     __u64 payload_len, __u64 partial,
+						     struct val_by_id *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
@@ -1058,8 +1299,44 @@ static __always_inline int swap8_send_ipv4(struct __sk_buff *skb, void *data, __
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_7(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_rule(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* {send: {from: "r.from", to: "r.to"}}, */
+	if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+		return fr_up(skb, reason_swap8_address_family);
+	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 71))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (ip_end - 14 > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv6_rule_send(skb, data, now, ip_end, partial, r);
+	}
+	__u64 payload_len = udp_end - 71;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < ((71ULL + payload_len) - 1))))
+		return fr_up(skb, reason_swap8_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_swap8_udp_checksum);
+	if (unlikely(!fr_usable(&r->hop_to)))
+		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+	if (37ULL + payload_len > r->hop_to.mtu)
+		return fr_up(skb, reason_swap8_too_big);
+	return swap8_ipv6_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
+}
+
+static __always_inline int swap8_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1128,8 +1405,9 @@ static __always_inline int swap8_send_7(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+						__u64 payload_len, __u64 partial,
+						struct val_by_id *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
@@ -1201,8 +1479,8 @@ static __always_inline int swap8_send_ipv4_2(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_8(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1273,8 +1551,9 @@ static __always_inline int swap8_send_8(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv4_3(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_id *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
@@ -1349,8 +1628,8 @@ static __always_inline int swap8_send_ipv4_3(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_9(struct __sk_buff *skb, void *data, __u64 now,
-					__u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1430,8 +1709,9 @@ static __always_inline int swap8_send_9(struct __sk_buff *skb, void *data, __u64
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv4_4(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_ipv4_3(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_id *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
@@ -1508,8 +1788,8 @@ static __always_inline int swap8_send_ipv4_4(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_10(struct __sk_buff *skb, void *data, __u64 now,
-					 __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_4(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1592,8 +1872,9 @@ static __always_inline int swap8_send_10(struct __sk_buff *skb, void *data, __u6
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap8_send_ipv4_5(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial, struct val_by_id *r)
+static __always_inline int swap8_ipv6_send_ipv4_4(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_id *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
@@ -1672,6 +1953,198 @@ static __always_inline int swap8_send_ipv4_5(struct __sk_buff *skb, void *data, 
 	return fr_send(&r->hop_to, direct);
 }
 
+static __always_inline int swap8_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* when: "r.new_length == ?(m)" */
+	if (r->m_new_length == 20) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len = udp_end - 71;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (69ULL + payload_len > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv6_send_4(skb, data, now, payload_len, partial, r);
+		}
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (49ULL + payload_len > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv6_send_ipv4_4(skb, data, now, payload_len, partial, r);
+	}
+
+	/* programs: {for n in lengths {"swap?(n)": { */
+	return fr_up(skb, reason_swap8_no_rule);
+}
+
+static __always_inline int swap8_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
+					   __u64 ip_end, __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* when: "r.new_length == ?(m)" */
+	if (r->m_new_length == 8)
+		return swap8_ipv6_rule(skb, data, now, ip_end, udp_end, r);
+	if (r->m_new_length == 0) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len = udp_end - 71;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (49ULL + payload_len > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv6_send(skb, data, now, payload_len, partial, r);
+		}
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (29ULL + payload_len > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
+	}
+	if (r->m_new_length == 4) { /* rule */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len_2 = udp_end - 71;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+		      ((partial_2 >> 16) >= 71 &&
+		       (partial_2 & 0xffff) < ((71ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (53ULL + payload_len_2 > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv6_send_2(skb, data, now, payload_len_2, partial_2, r);
+		}
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (33ULL + payload_len_2 > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv6_send_ipv4_2(skb, data, now, payload_len_2, partial_2, r);
+	}
+	if (r->m_new_length == 16) { /* rule */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len_3 = udp_end - 71;
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 || partial_3 == 0x36003c ||
+		      ((partial_3 >> 16) >= 71 &&
+		       (partial_3 & 0xffff) < ((71ULL + payload_len_3) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_usable(&r->hop_to)))
+				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+			if (65ULL + payload_len_3 > r->hop_to.mtu)
+				return fr_up(skb, reason_swap8_too_big);
+			return swap8_ipv6_send_3(skb, data, now, payload_len_3, partial_3, r);
+		}
+		if (unlikely(!fr_usable(&r->hop_to)))
+			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
+		if (45ULL + payload_len_3 > r->hop_to.mtu)
+			return fr_up(skb, reason_swap8_too_big);
+		return swap8_ipv6_send_ipv4_3(skb, data, now, payload_len_3, partial_3, r);
+	}
+
+	return swap8_ipv6_rest_2(skb, data, now, udp_end, r);
+}
+
+static __always_inline int swap8_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_short8 *short8 = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_swap8_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_swap8_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_swap8_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_swap8_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_swap8_multicast);
+		return fr_up(skb, reason_swap8_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "short?(n)"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_swap8_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_swap8_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_swap8_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_swap8_udp_length);
+
+	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
+	if ((void *)(short8 + 1) > data_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if (71ULL > udp_end)
+		return fr_up(skb, reason_swap8_truncated);
+	if ((be8(&short8->long_flags) >> 7) != 0)
+		return fr_up(skb, reason_swap8_short8_long);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_swap8_gso_packet);
+
+	/* lookup: r: by_id: ["udp.src", "udp.dst", n, for k in ["a", "b", "c"] {*old[k] | 0}] */
+	struct val_by_id *r;
+	{
+		struct key_by_id key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.src.addr, ipv6->src, 0);
+		key.src.port = be16(&udp->src_port);
+		fr_put_v6(key.dst.addr, ipv6->dst, 2);
+		key.dst.port = be16(&udp->dst_port);
+		key.length = 8;
+		key.a = be64(&short8->a);
+		key.b = 0;
+		key.c = 0;
+		found = find_by_id(&key, lease, 0, &r, now);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_swap8_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_swap8_no_by_id);
+	}
+
+	return swap8_ipv6_rest(skb, data, now, ip_end, udp_end, r);
+}
+
 SEC("tc") int prog_swap8(struct __sk_buff *skb)
 {
 	void *data, *data_end;
@@ -1683,12 +2156,6 @@ SEC("tc") int prog_swap8(struct __sk_buff *skb)
 	data_end = (void *)(long)skb->data_end;
 
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short8 *short8 = data + 42;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp_2 = data + 54;
-	struct hdr_short8 *short8_2 = data + 62;
 
 	/* programs: {for n in lengths {"swap?(n)": { */
 	if (!fr_lease_valid(lease, now))
@@ -1708,417 +2175,10 @@ SEC("tc") int prog_swap8(struct __sk_buff *skb)
 		return fr_up(skb, reason_swap8_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short?(n)"] */
-	if (be16(&eth->type) == 0x800) { /* ipv4 */
-		if ((void *)(ipv4 + 1) > data_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if ((be8(&ipv4->version_ihl) >> 4) != 4)
-			return fr_up(skb, reason_swap8_ipv4_version);
-		if ((be8(&ipv4->version_ihl) & 15) != 5)
-			return fr_up(skb, reason_swap8_ip_options);
-		if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-			return fr_up(skb, reason_swap8_ipv4_reserved);
-		if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-		    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-			return fr_up(skb, reason_swap8_fragment);
-		if (be16(&ipv4->total_length) < 20)
-			return fr_up(skb, reason_swap8_ipv4_total_length);
-		__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-		if (ip_end > skb->len)
-			return fr_up(skb, reason_swap8_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) +
-			       ld32(&ipv4->ttl) + ld32(ipv4->src) + ld32(ipv4->dst)))
-			return fr_up(skb, reason_swap8_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(ipv4->src)))
-			return fr_up(skb, reason_swap8_martian_source);
-		if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-			if (fr_multicast_v4(ld32(ipv4->dst)))
-				return fr_up(skb, reason_swap8_multicast);
-			return fr_up(skb, reason_swap8_martian_destination);
-		}
-		if (be8(&ipv4->protocol) != 17)
-			return fr_up(skb, reason_swap8_not_udp);
-		if ((void *)(udp + 1) > data_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if (42ULL > ip_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if (be16(&udp->length) < 8)
-			return fr_up(skb, reason_swap8_udp_length);
-		__u64 udp_end = 34ULL + be16(&udp->length);
-		if (!(udp_end == ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_swap8_gso_packet);
-		if (udp_end != ip_end)
-			return fr_up(skb, reason_swap8_udp_length);
-
-		/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long... */
-		if ((void *)(short8 + 1) > data_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if (51ULL > udp_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if ((be8(&short8->long_flags) >> 7) != 0)
-			return fr_up(skb, reason_swap8_short8_long);
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_swap8_gso_packet);
-
-		/* lookup: r: by_id: ["udp.src", "udp.dst", n, for k in ["a", "b", "c"] {*old[... */
-		struct val_by_id *r;
-		{
-			struct key_by_id key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.src.addr, ld32(ipv4->src));
-			key.src.port = be16(&udp->src_port);
-			fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-			key.dst.port = be16(&udp->dst_port);
-			key.length = 8;
-			key.a = be64(&short8->a);
-			key.b = 0;
-			key.c = 0;
-			found = find_by_id(&key, lease, 0, &r, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_swap8_changing);
-			if (found == FR_MISSING)
-				return fr_up(skb, reason_swap8_no_by_id);
-		}
-
-		/* when: "r.new_length == ?(m)" */
-		if (r->m_new_length == 8) { /* rule */
-			/* {send: {from: "r.from", to: "r.to"}}, */
-			if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == 0x220028 ||
-				      (partial >> 16) >= 51) ||
-				      !(skb->len <= ip_end ||
-					((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-					return fr_up(skb, reason_swap8_partial_checksum);
-				if (unlikely(!fr_usable(&r->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r->hop_to,
-						     reason_swap8_no_route));
-				if (ip_end - 14 > r->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send(skb, data, now, ip_end, partial, r);
-			}
-			__u64 payload_len = udp_end - 51;
-			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-			      ((partial_2 >> 16) >= 51 &&
-			       (partial_2 & 0xffff) < ((51ULL + payload_len) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (57ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv6(skb, data, now, payload_len, partial_2, r);
-		}
-		if (r->m_new_length == 0) { /* rule */
-			if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_2 = udp_end - 51;
-			__u64 partial_3 = fr_partial(skb);
-			if (!(partial_3 == 0 || partial_3 == 0x220028 ||
-			      ((partial_3 >> 16) >= 51 &&
-			       (partial_3 & 0xffff) < ((51ULL + payload_len_2) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_usable(&r->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r->hop_to,
-						     reason_swap8_no_route));
-				if (29ULL + payload_len_2 > r->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_2(skb, data, now, payload_len_2, partial_3, r);
-			}
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (49ULL + payload_len_2 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv6_2(skb, data, now, payload_len_2, partial_3, r);
-		}
-		if (r->m_new_length == 4) { /* rule */
-			if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_3 = udp_end - 51;
-			__u64 partial_4 = fr_partial(skb);
-			if (!(partial_4 == 0 || partial_4 == 0x220028 ||
-			      ((partial_4 >> 16) >= 51 &&
-			       (partial_4 & 0xffff) < ((51ULL + payload_len_3) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_usable(&r->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r->hop_to,
-						     reason_swap8_no_route));
-				if (33ULL + payload_len_3 > r->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_3(skb, data, now, payload_len_3, partial_4, r);
-			}
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (53ULL + payload_len_3 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv6_3(skb, data, now, payload_len_3, partial_4, r);
-		}
-		if (r->m_new_length == 16) { /* rule */
-			if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_4 = udp_end - 51;
-			__u64 partial_5 = fr_partial(skb);
-			if (!(partial_5 == 0 || partial_5 == 0x220028 ||
-			      ((partial_5 >> 16) >= 51 &&
-			       (partial_5 & 0xffff) < ((51ULL + payload_len_4) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_usable(&r->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r->hop_to,
-						     reason_swap8_no_route));
-				if (45ULL + payload_len_4 > r->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_4(skb, data, now, payload_len_4, partial_5, r);
-			}
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (65ULL + payload_len_4 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv6_4(skb, data, now, payload_len_4, partial_5, r);
-		}
-		if (r->m_new_length == 20) { /* rule */
-			if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_5 = udp_end - 51;
-			__u64 partial_6 = fr_partial(skb);
-			if (!(partial_6 == 0 || partial_6 == 0x220028 ||
-			      ((partial_6 >> 16) >= 51 &&
-			       (partial_6 & 0xffff) < ((51ULL + payload_len_5) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-				if (unlikely(!fr_usable(&r->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r->hop_to,
-						     reason_swap8_no_route));
-				if (49ULL + payload_len_5 > r->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_5(skb, data, now, payload_len_5, partial_6, r);
-			}
-			if (be16(&udp->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (69ULL + payload_len_5 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv6_5(skb, data, now, payload_len_5, partial_6, r);
-		}
-		return fr_up(skb, reason_swap8_no_rule);
-	}
-	if (be16(&eth->type) == 0x86dd) { /* ipv6 */
-		if ((void *)(ipv6 + 1) > data_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-			return fr_up(skb, reason_swap8_ipv6_version);
-		if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-			return fr_up(skb, reason_swap8_mapped_address);
-		__u64 ip_end_2 = 54ULL + be16(&ipv6->payload_length);
-		if (ip_end_2 > skb->len)
-			return fr_up(skb, reason_swap8_ipv6_payload_length);
-		if (!fr_unicast(ipv6->src))
-			return fr_up(skb, reason_swap8_martian_source);
-		if (!fr_unicast(ipv6->dst)) { /* not a host's */
-			if (fr_multicast(ipv6->dst))
-				return fr_up(skb, reason_swap8_multicast);
-			return fr_up(skb, reason_swap8_martian_destination);
-		}
-		if (be8(&ipv6->next_header) != 17)
-			return fr_up(skb, reason_swap8_not_udp);
-		if ((void *)(udp_2 + 1) > data_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if (62ULL > ip_end_2)
-			return fr_up(skb, reason_swap8_truncated);
-		if (be16(&udp_2->length) < 8)
-			return fr_up(skb, reason_swap8_udp_length);
-		__u64 udp_end_2 = 54ULL + be16(&udp_2->length);
-		if (!(udp_end_2 == ip_end_2 || skb->gso_size == 0))
-			return fr_up(skb, reason_swap8_gso_packet);
-		if (udp_end_2 != ip_end_2)
-			return fr_up(skb, reason_swap8_udp_length);
-		if ((void *)(short8_2 + 1) > data_end)
-			return fr_up(skb, reason_swap8_truncated);
-		if (71ULL > udp_end_2)
-			return fr_up(skb, reason_swap8_truncated);
-		if ((be8(&short8_2->long_flags) >> 7) != 0)
-			return fr_up(skb, reason_swap8_short8_long);
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_swap8_gso_packet);
-		struct val_by_id *r_2;
-		{
-			struct key_by_id key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v6(key.src.addr, ipv6->src, 0);
-			key.src.port = be16(&udp_2->src_port);
-			fr_put_v6(key.dst.addr, ipv6->dst, 2);
-			key.dst.port = be16(&udp_2->dst_port);
-			key.length = 8;
-			key.a = be64(&short8_2->a);
-			key.b = 0;
-			key.c = 0;
-			found = find_by_id(&key, lease, 0, &r_2, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_swap8_changing);
-			if (found == FR_MISSING)
-				return fr_up(skb, reason_swap8_no_by_id);
-		}
-		if (r_2->m_new_length == 8) { /* rule */
-			if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-				__u64 partial_7 = fr_partial(skb);
-				if (!(partial_7 == 0 || partial_7 == 0x36003c ||
-				      (partial_7 >> 16) >= 71))
-					return fr_up(skb, reason_swap8_partial_checksum);
-				if (be16(&udp_2->checksum) == 0)
-					return fr_up(skb, reason_swap8_udp_checksum);
-				if (!(skb->len <= ip_end_2 ||
-				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end_2 - 1)))
-					return fr_up(skb, reason_swap8_partial_checksum);
-				if (unlikely(!fr_usable(&r_2->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->hop_to,
-						     reason_swap8_no_route));
-				if (ip_end_2 - 14 > r_2->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_6(skb, data, now, ip_end_2, partial_7, r_2);
-			}
-			__u64 payload_len_6 = udp_end_2 - 71;
-			__u64 partial_8 = fr_partial(skb);
-			if (!(partial_8 == 0 || partial_8 == 0x36003c ||
-			      ((partial_8 >> 16) >= 71 &&
-			       (partial_8 & 0xffff) < ((71ULL + payload_len_6) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (be16(&udp_2->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (unlikely(!fr_usable(&r_2->hop_to)))
-				return fr_up(skb, fr_unusable(&r_2->hop_to, reason_swap8_no_route));
-			if (37ULL + payload_len_6 > r_2->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv4(skb, data, now, payload_len_6, partial_8, r_2);
-		}
-		if (r_2->m_new_length == 0) { /* rule */
-			if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_7 = udp_end_2 - 71;
-			__u64 partial_9 = fr_partial(skb);
-			if (!(partial_9 == 0 || partial_9 == 0x36003c ||
-			      ((partial_9 >> 16) >= 71 &&
-			       (partial_9 & 0xffff) < ((71ULL + payload_len_7) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (be16(&udp_2->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_usable(&r_2->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->hop_to,
-						     reason_swap8_no_route));
-				if (49ULL + payload_len_7 > r_2->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_7(skb, data, now, payload_len_7, partial_9, r_2);
-			}
-			if (unlikely(!fr_usable(&r_2->hop_to)))
-				return fr_up(skb, fr_unusable(&r_2->hop_to, reason_swap8_no_route));
-			if (29ULL + payload_len_7 > r_2->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv4_2(skb, data, now, payload_len_7, partial_9, r_2);
-		}
-		if (r_2->m_new_length == 4) { /* rule */
-			if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_8 = udp_end_2 - 71;
-			__u64 partial_10 = fr_partial(skb);
-			if (!(partial_10 == 0 || partial_10 == 0x36003c ||
-			      ((partial_10 >> 16) >= 71 &&
-			       (partial_10 & 0xffff) < ((71ULL + payload_len_8) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (be16(&udp_2->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_usable(&r_2->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->hop_to,
-						     reason_swap8_no_route));
-				if (53ULL + payload_len_8 > r_2->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_8(skb, data, now, payload_len_8, partial_10, r_2);
-			}
-			if (unlikely(!fr_usable(&r_2->hop_to)))
-				return fr_up(skb, fr_unusable(&r_2->hop_to, reason_swap8_no_route));
-			if (33ULL + payload_len_8 > r_2->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv4_3(skb, data, now, payload_len_8, partial_10, r_2);
-		}
-		if (r_2->m_new_length == 16) { /* rule */
-			if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_9 = udp_end_2 - 71;
-			__u64 partial_11 = fr_partial(skb);
-			if (!(partial_11 == 0 || partial_11 == 0x36003c ||
-			      ((partial_11 >> 16) >= 71 &&
-			       (partial_11 & 0xffff) < ((71ULL + payload_len_9) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (be16(&udp_2->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_usable(&r_2->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->hop_to,
-						     reason_swap8_no_route));
-				if (65ULL + payload_len_9 > r_2->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_9(skb, data, now, payload_len_9, partial_11, r_2);
-			}
-			if (unlikely(!fr_usable(&r_2->hop_to)))
-				return fr_up(skb, fr_unusable(&r_2->hop_to, reason_swap8_no_route));
-			if (45ULL + payload_len_9 > r_2->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv4_4(skb, data, now, payload_len_9, partial_11, r_2);
-		}
-		if (r_2->m_new_length == 20) { /* rule */
-			if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-				return fr_up(skb, reason_swap8_address_family);
-			__u64 payload_len_10 = udp_end_2 - 71;
-			__u64 partial_12 = fr_partial(skb);
-			if (!(partial_12 == 0 || partial_12 == 0x36003c ||
-			      ((partial_12 >> 16) >= 71 &&
-			       (partial_12 & 0xffff) < ((71ULL + payload_len_10) - 1))))
-				return fr_up(skb, reason_swap8_partial_checksum);
-			if (be16(&udp_2->checksum) == 0)
-				return fr_up(skb, reason_swap8_udp_checksum);
-			if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-				if (unlikely(!fr_usable(&r_2->hop_to)))
-					return fr_up(skb,
-						     fr_unusable(&r_2->hop_to,
-						     reason_swap8_no_route));
-				if (69ULL + payload_len_10 > r_2->hop_to.mtu)
-					return fr_up(skb, reason_swap8_too_big);
-				return swap8_send_10(skb, data, now, payload_len_10, partial_12,
-						     r_2);
-			}
-			if (unlikely(!fr_usable(&r_2->hop_to)))
-				return fr_up(skb, fr_unusable(&r_2->hop_to, reason_swap8_no_route));
-			if (49ULL + payload_len_10 > r_2->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_send_ipv4_5(skb, data, now, payload_len_10, partial_12, r_2);
-		}
-		return fr_up(skb, reason_swap8_no_rule);
-	}
+	if (be16(&eth->type) == 0x800)
+		return swap8_ipv4(skb, data, data_end, lease, now);
+	if (be16(&eth->type) == 0x86dd)
+		return swap8_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_swap8_not_ip);
 }
 
