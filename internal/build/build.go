@@ -165,6 +165,16 @@ func (r *Result) reuse(ctx context.Context) bool {
 func (r *Result) compile(ctx context.Context) error {
 	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]),
 		clang.Options{Lines: r.Lines})
+	var stack *clang.StackError
+	if errors.As(err, &stack) {
+		d := stack.Diagnostic()
+		for _, p := range r.Plan.Programs {
+			if p.Name == stack.Program {
+				d.Pos = p.Pos
+			}
+		}
+		return d
+	}
 	if err != nil {
 		return r.Explain(err)
 	}

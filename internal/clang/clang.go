@@ -148,7 +148,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Compile makes an object of a program and its header, and returns it with clang's version. A refusal is an *Error.
+// Compile makes an object of a program and its header, and returns it with clang's version. A refusal is an *Error,
+// a program that needs too much stack a *StackError.
 func Compile(ctx context.Context, source, header string, opt Options) (object []byte, version string, err error) {
 	tool := opt.Tool
 	if tool == nil {
@@ -173,7 +174,9 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 	if log, err := run(ctx, dir, tool.Strip, "-g", objectName); err != nil {
 		return nil, tool.Version, fmt.Errorf("%s: %w: %s", tool.Strip, err, log)
 	}
-	object, err = os.ReadFile(filepath.Join(dir, objectName))
+	if object, err = os.ReadFile(filepath.Join(dir, objectName)); err == nil {
+		err = checkStack(object)
+	}
 	return object, tool.Version, err
 }
 

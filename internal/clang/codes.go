@@ -28,4 +28,11 @@ var (
 		"$ uname -r                         # older than the spec's needs: kernel\n5.4.0\n$ fastrelay-gen run "+
 			"spec.cue --attach to_peer=eth0",
 		"$ fastrelay-gen doctor             # says what this kernel has")
+	codeStack = diag.Define("FR0904", "a program needs too much stack",
+		"A program and the functions that it calls have 512 bytes of stack in the kernel, in which clang keeps\n"+
+			"the values that don't fit into ten registers. A program whose rules take many headers off, put many\n"+
+			"on and send in many ways may need more. Two programs, each with some of the rules, each have a\n"+
+			"stack of their own.",
+		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp", "tcp"]}] // and 13 ways to send`,
+		`stack: ["eth", "ip", "udp", "tag", {inner: ["eth", "ip"]}, {last: ["udp"]}] // and another program for TCP`)
 )

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestProduct makes sure that what is shipped doesn't import what serves tests. Labs, demos, benchmarks and tools may.
+// TestProduct makes sure that what is shipped doesn't import what serves tests. Labs, demos, benchmarks,
+// experiments and tools may.
 func TestProduct(t *testing.T) {
 	const module = "github.com/fastrelay/fastrelay-gen"
 	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
@@ -21,7 +22,7 @@ func TestProduct(t *testing.T) {
 		pkg, imports, _ := strings.Cut(strings.TrimSpace(line), " ")
 		path := strings.TrimPrefix(pkg, module+"/")
 		serves := strings.HasSuffix(path, "/demo") || strings.HasSuffix(path, "/lab")
-		for _, folder := range []string{"internal/test/", "bench", "tools/"} {
+		for _, folder := range []string{"internal/test/", "bench", "experiment", "tools/"} {
 			serves = serves || strings.HasPrefix(path, folder)
 		}
 		if serves {

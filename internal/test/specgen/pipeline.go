@@ -48,6 +48,7 @@ var restrictions = map[diag.Code]string{
 	"FR0213": "no safe way to resize the packet",
 	"FR0219": "a table that can't be learned into",
 	"FR0220": "a field without a fixed place",
+	"FR0904": "more stack than a program has",
 }
 
 // Result is what became of a spec.
@@ -112,9 +113,12 @@ func (p *Pipeline) Run(ctx context.Context, src []byte, seed uint64) (res Result
 	var object []byte
 	if p.Tool != nil {
 		var failed *clang.Error
+		var stack *clang.StackError
 		object, _, err = clang.Compile(ctx, c.C, c.Header, clang.Options{Tool: p.Tool})
 		if errors.As(err, &failed) {
 			return Result{Stage: Clang, Text: firstError(failed.Log), Log: failed.Log + "\n" + c.C}
+		} else if errors.As(err, &stack) {
+			return Result{Stage: Refused, Code: stack.Diagnostic().Code, Text: err.Error(), Log: c.C}
 		} else if err != nil {
 			return Result{Stage: Clang, Text: err.Error()}
 		}
