@@ -15,8 +15,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// A program and the functions that it calls share a stack of so many bytes (MAX_BPF_STACK). The kernel rounds what each of
-// them needs up to stackStep bytes (Linux 6.8 with a JIT compiler, others to more).
+// A program and the functions that it calls share a stack of so many bytes (MAX_BPF_STACK). The kernel rounds what each
+// of them needs up to stackStep bytes (Linux 6.8 with a JIT compiler, others to more).
 const (
 	stackSize = 512
 	stackStep = 16
