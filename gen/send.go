@@ -135,8 +135,9 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	}
 	for _, end := range []struct {
 		v    val
+		e    *spec.Expr
 		role string
-	}{{from, "source"}, {to, "destination"}} {
+	}{{from, a.From, "source"}, {to, a.To, "destination"}} {
 		if end.v.port == nil {
 			continue
 		}
@@ -146,7 +147,9 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 				WithHint("send from and to addresses: ….addr")
 			return
 		}
-		t.vals[f.Name.Value] = end.v.port
+		if !w.setPort(t, f, end.v.port, end.e) {
+			return
+		}
 	}
 	hop := &ir.HopRef{From: from.x, To: to.x, Family: 4}
 	if dst.Bytes == 16 {
@@ -163,6 +166,43 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	}
 	w.canLeave(from.x, to.x, hop, a.Pos)
 	w.finish(hop, state, a.Pos)
+}
+
+// setPort gives a header the port of an endpoint, where set could give the field that value. (It may be a field that
+// says which header follows: what a port stands for is a matter of the endpoints.)
+func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Expr) bool {
+	var pl *fieldRef
+	if o.old != nil {
+		pl = o.old.fields[f.Name.Value]
+	}
+	why := ""
+	switch {
+	case pl != nil && port == pl.load: // it stays
+	case f.Counts != nil:
+		why = "it is a length, which follows from the packet"
+	case f.Checksum != nil:
+		why = "it is a checksum, which follows from the packet"
+	case pl != nil && pl.segment < 0:
+		why = "its size or presence varies"
+	case f.Kind != spec.FieldUint || f.Bits < 16:
+		why = "it has no room for the 16 bits of a port"
+	case shapes(o.h, f):
+		why = "the size or presence of another field depends on it"
+	case !w.allows(o.h, f, val{t: ir.UintType(16), x: port, max: maxOf(16), pos: e.Pos}):
+		why = "it has to keep the value that its header declares"
+	}
+	if why != "" {
+		d := w.fail(codeTarget, e.Pos, "send can't set port %q of header %q: %s", f.Name.Value, o.entry, why).
+			WithRelated(f.Name.Pos, "the field is declared here")
+		if w.each == nil {
+			d.WithHint("an address leaves the port as it is: %s.addr", e)
+		} else {
+			d.WithHint("via, with a next hop of the row, leaves ports as they are")
+		}
+		return false
+	}
+	o.vals[f.Name.Value] = port
+	return true
 }
 
 // port returns the transport header's field for a port: the one that an endpoint of it ties to the address with that

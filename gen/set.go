@@ -79,23 +79,30 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	if !w.takes(f, v, as) {
 		return
 	}
-	if f.Is != nil {
-		c, fixed := constant(v.x)
-		switch {
-		case fixed && !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool {
-			return c >= r.Min && c <= r.Max
-		}),
-			!fixed && (f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint):
-			no("it has to keep the value that its header declares", "")
-			return
-		case !fixed:
-			if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
-				f.Is); cond != nil {
-				w.guard(cond, w.unfit(pl.parent.h, f, impossible), as.Value.Pos)
-			}
-		}
+	v.pos = as.Value.Pos
+	if !w.allows(o.h, f, v) {
+		no("it has to keep the value that its header declares", "")
+		return
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// allows reports whether the header of a field allows it a value; where only the packet shows that, a guard decides.
+func (w *rewriter) allows(h *spec.Header, f *spec.Field, v val) bool {
+	if f.Is == nil {
+		return true
+	}
+	if c, fixed := constant(v.x); fixed {
+		return slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max })
+	}
+	if f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint {
+		return false
+	}
+	cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is)
+	if cond != nil {
+		w.guard(cond, w.unfit(h, f, impossible), v.pos)
+	}
+	return true
 }
 
 // takes makes sure that a field can hold a value, and that an address is of the field's family.
