@@ -64,7 +64,7 @@ func TestKnownFamily(t *testing.T) {
 			do: [{send: {from: "udp.dst", to: "r.to"}}]`, map[int]int{0: 2}},
 		{"one of a header around it", `stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ip"}]
 			do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {send: {from: "outer.dst", to: "r.to.addr"}}]`,
-			map[int]int{0: 1, 4: 1}},
+			map[int]int{0: 2}},
 		{"one of a row", `stack: ["eth", "ip", "udp"]
 			do: [{send: {from: "r.from", to: "r.to"}}]`, map[int]int{0: 2, 4: 1, 6: 1}},
 	} {

@@ -274,6 +274,9 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 	}
 	w.hdrs = slices.Clone(w.hdrs)
 	w.hdrs[net] = n
+	if came := w.outermost(); isIP(came) && came.Name.Value == h.Name.Value {
+		return n // to the kernel the packet was of this family all along, by a header that is popped
+	}
 	w.family = 4
 	if role(h, "destination").Bytes == 16 {
 		w.family = 6

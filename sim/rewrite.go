@@ -27,6 +27,11 @@ func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
 	return p
 }
 
+// movesHeaders reports whether a rewrite moves headers inside the packet: then the whole front is written again.
+func movesHeaders(w *ir.Rewrite) bool {
+	return w.Family != 0 || w.PopInner || w.Resize == ir.MoveHeaders || w.Resize == ir.MoveEither
+}
+
 // rewrite returns the packet that leaves. All values come from the packet that came. Addressed says that the link-layer
 // addresses will be those of the packet's hop: no cell covers them.
 func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
@@ -57,7 +62,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	// kept is how many bytes of the new front are those of the old one unless a cell changes them.
 	front, kept := r.in[:oldFront], 0
 	switch {
-	case w.Family != 0 || w.PopInner || w.Resize == ir.MoveHeaders || w.Resize == ir.MoveEither:
+	case movesHeaders(w):
 		if addressed {
 			kept = min(linkAddresses, oldFront, newFront)
 		}

@@ -88,6 +88,7 @@ type Result struct {
 	Packet   Packet // as it goes on; for VerdictDrop as it came
 	Hop      *Hop   // VerdictSent: how it leaves
 	Modified bool   // bytes or metadata differ from what came
+	Moved    bool   // headers moved inside the packet, which the kernel does to IP packets only
 
 	Copies []Copy  // what became of each receiver's turn, in the order of the group
 	Events []Event // in the order of the ring
@@ -524,6 +525,7 @@ func (r *run) forward(n *node, s *ir.Forward) {
 	addressed := s.Hop != nil && r.prog.ir.L2
 	if s.Rewrite != nil {
 		out = r.rewrite(s.Rewrite, addressed)
+		r.result.Moved = movesHeaders(s.Rewrite)
 	}
 	if s.End != nil {
 		if s.Rewrite != nil && (s.Rewrite.Trim || s.Rewrite.Resize != ir.InPlace) {

@@ -91,6 +91,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 		}
 	}
 	tests, _ := prepare(s, plan)
+	trials, _ := prepare(s, plan) // the same, for the model
 	hs := packet.NewHeaders(s)
 	loaded := map[string]*testrun.Relay{} // by settings, which are fixed when an object is loaded
 	defer func() {
@@ -99,11 +100,14 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 		}
 	}()
 	var out []Outcome
-	for _, t := range tests {
+	for i, t := range tests {
 		if ctx.Err() != nil {
 			break
 		}
 		why := testrun.Shows(&t.packet)
+		if want, err := trials[i].state.Run(t.program.Name, t.packet); why == "" && err == nil {
+			why = testrun.ShowsResult(t.program, &want)
+		}
 		if why == "" && t.src.Route != nil && routes {
 			why = "the kernel looks the route up, and knows none like the test's"
 		}

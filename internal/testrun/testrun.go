@@ -224,6 +224,16 @@ func Shows(p *sim.Packet) string {
 	return ""
 }
 
+// ShowsResult reports why a run can't show what the model makes of a packet, or "". The kernel's entry takes the first
+// 14 bytes of every packet for an Ethernet header: where the packet begins with IP, what it takes for an EtherType are
+// bytes of an address, and it refuses to move headers of what isn't IP to it. A device without Ethernet says IP.
+func ShowsResult(p *ir.Program, want *sim.Result) string {
+	if want.Moved && !p.L2 {
+		return "headers move in a packet without a link-layer header"
+	}
+	return ""
+}
+
 // Run runs a program on a packet.
 func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	binary.LittleEndian.PutUint32(r.ctx[ctxMark:], p.Mark)
