@@ -291,8 +291,8 @@ func (f *function) up(reason int) string {
 	if f.turn != nil {
 		return f.ends("decline", reason)
 	}
-	name := f.prog.reasonName(reason)
-	if f.prog.ir.Reasons[reason].Kind == ir.Dropped {
+	name, all := f.prog.reasonName(reason), f.prog.ir.Reasons // the name of one that isn't there is an error
+	if reason >= 0 && reason < len(all) && all[reason].Kind == ir.Dropped {
 		return fmt.Sprintf("return fr_drop(skb->len, %s);", name)
 	}
 	return f.upFor(name)
