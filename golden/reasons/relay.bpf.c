@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 159
+#define FR_REASONS 160
 #define FR_NEEDS_ROWS 48
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -1047,13 +1047,13 @@ enum {
 	reason_narrow_ipv4_version, reason_narrow_ip_options, reason_narrow_ipv4_reserved,
 	reason_narrow_fragment, reason_narrow_ipv4_total_length, reason_narrow_ipv4_checksum,
 	reason_narrow_martian_source, reason_narrow_multicast, reason_narrow_martian_destination,
-	reason_narrow_ports_dst_port, reason_narrow_gso_packet, reason_narrow_no_senders,
-	reason_narrow_changing, reason_narrow_partial_checksum, reason_narrow_no_listeners,
-	reason_narrow_no_memory, reason_narrow_fault, reason_narrow_address_family,
-	reason_narrow_unfit_ports_dst_port, reason_narrow_too_big, reason_narrow_no_route,
-	reason_narrow_local, reason_narrow_unreachable, reason_narrow_blackhole,
-	reason_narrow_prohibit, reason_narrow_no_neighbour, reason_narrow_copy,
-	reason_narrow_refused_by_device, reason_narrow_address_family_2,
+	reason_narrow_not_ports, reason_narrow_ports_dst_port, reason_narrow_gso_packet,
+	reason_narrow_no_senders, reason_narrow_changing, reason_narrow_partial_checksum,
+	reason_narrow_no_listeners, reason_narrow_no_memory, reason_narrow_fault,
+	reason_narrow_address_family, reason_narrow_unfit_ports_dst_port, reason_narrow_too_big,
+	reason_narrow_no_route, reason_narrow_local, reason_narrow_unreachable,
+	reason_narrow_blackhole, reason_narrow_prohibit, reason_narrow_no_neighbour,
+	reason_narrow_copy, reason_narrow_refused_by_device, reason_narrow_address_family_2,
 	reason_narrow_unfit_ports_dst_port_2, reason_narrow_too_big_2, reason_narrow_no_route_2,
 	reason_narrow_local_2, reason_narrow_unreachable_2, reason_narrow_blackhole_2,
 	reason_narrow_prohibit_2,
@@ -1361,6 +1361,8 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 			return fr_up(skb, reason_narrow_multicast);
 		return fr_up(skb, reason_narrow_martian_destination);
 	}
+	if (be8(&ipv4->protocol) != 253)
+		return fr_up(skb, reason_narrow_not_ports);
 
 	return narrow_ports(skb, data, data_end, lease, ipv4_end);
 }
