@@ -15,15 +15,21 @@ type Pair struct {
 	net   *testrun.Net // nil: the thread stays where it is
 }
 
-// NewPair loads an object with the default settings.
+// NewPair loads an object with the default settings, and zeros where there are none.
 func NewPair(plan *ir.Plan, object []byte) (*Pair, error) {
+	settings := map[string][]byte{}
+	for _, s := range plan.Settings {
+		if s.Default == nil {
+			settings[s.Name] = make([]byte, s.Type.Size)
+		}
+	}
 	unpin, err := testrun.Pin()
 	if err != nil {
 		return nil, err
 	}
 	p := &Pair{}
 	if p.net, err = network(plan); err == nil {
-		p.bench, err = newBench(plan, object, nil, p.net)
+		p.bench, err = newBench(plan, object, settings, p.net)
 	}
 	return p, errors.Join(err, p.away(unpin))
 }
