@@ -6,6 +6,7 @@ import (
 	"go/format"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -212,6 +213,23 @@ type session struct {
 	Fields   []field
 	Rows     []field
 	Refresh  bool
+}
+
+// Arguments are the name and the values of a session, as they are opened with, in lines that aren't too wide.
+func (s session) Arguments() string {
+	const first, tab = len("    s, err := r.rt.Open("), 4
+	text := strconv.Quote(s.Name)
+	width := first + len(text)
+	for _, f := range s.Fields {
+		value := "v." + f.Field
+		if width += len(", ") + len(value); width < columns {
+			text += ", " + value
+		} else {
+			text += ",\n" + value
+			width = 2*tab + len(value)
+		}
+	}
+	return text
 }
 
 func newFile(p *ir.Plan, opt RenderOptions) *file {

@@ -427,7 +427,8 @@ type ForwardingCounters struct {
 // OpenForwarding opens a session: packets are forwarded for it when the call returns. Errors: *runtime.ValueError,
 // *runtime.CollisionError where another session has one of its keys, *runtime.FullError, runtime.ErrClosed.
 func (r *Relay) OpenForwarding(v Forwarding) (*ForwardingSession, error) {
-	s, err := r.rt.Open("forwarding", v.Src, v.Dst, v.Length, v.A, v.B, v.C, v.From, v.To, v.NewLength, v.NewA, v.NewB, v.NewC)
+	s, err := r.rt.Open("forwarding", v.Src, v.Dst, v.Length, v.A, v.B, v.C, v.From, v.To, v.NewLength, v.NewA,
+		v.NewB, v.NewC)
 	if err != nil {
 		return nil, err
 	}
