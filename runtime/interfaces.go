@@ -176,11 +176,12 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 			egress bool
 		}
 		blocked := map[place]bool{} // a program that comes first couldn't be attached yet
+		device := once(netlink.LinkByName)
 		for _, a := range slices.Clone(r.attachments) {
 			if a.lost == nil {
 				continue
 			}
-			l, err := netlink.LinkByName(a.name)
+			l, err := device(a.name)
 			if err != nil {
 				var missing netlink.LinkNotFoundError
 				if !errors.As(err, &missing) && gone(err) != nil {
@@ -221,6 +222,24 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 	}
 	news, n.news = n.news, nil
 	return news, failed
+}
+
+// once has each name looked up once. A device that appears between two attachments of one name would otherwise get the
+// second of them first.
+func once(find func(string) (netlink.Link, error)) func(string) (netlink.Link, error) {
+	type found struct {
+		link netlink.Link
+		err  error
+	}
+	names := map[string]found{}
+	return func(name string) (netlink.Link, error) {
+		f, ok := names[name]
+		if !ok {
+			f.link, f.err = find(name)
+			names[name] = f
+		}
+		return f.link, f.err
+	}
 }
 
 // noteLost marks the attachments whose device has gone as lost: all of a device at once, though the kernel may be

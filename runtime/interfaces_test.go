@@ -185,6 +185,19 @@ func TestOrderComesBack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		// Devices are looked at all the time, so also while they appear.
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				case r.interfaces.kick <- struct{}{}:
+				}
+			}
+		}()
+		defer func() { close(stop); <-stopped }()
 		for round := range 3 {
 			if got := b.ingress(t, r, "in0", clsact); !slices.Equal(got, []string{"out", "fwd"}) {
 				t.Fatalf("round %d: order %v", round, got)
