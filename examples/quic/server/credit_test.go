@@ -72,7 +72,7 @@ func newWorld(seed uint64) *world {
 	}
 	s := &Server{
 		config:  Config{Window: w.window, Backlog: 5000 + r.IntN(20000)},
-		dropper: dropper{make(chan drop, 10000)}, read: w.read,
+		dropper: newDropper(), read: w.read,
 	}
 	s.quiesce = func() error {
 		for len(w.running) > 0 {
@@ -381,11 +381,7 @@ func (w *world) step() {
 		w.user.lease(w.limits())
 		w.user.pump(w.now)
 	case 5:
-		select {
-		case d := <-w.feed.server.dropper.drops:
-			w.feed.server.end([]drop{d})
-		default:
-		}
+		w.feed.server.end(w.feed.server.dropper.take())
 	}
 }
 
@@ -425,8 +421,8 @@ func TestCredits(t *testing.T) {
 					w.maxStreamData[id], o.limit = 1<<30, 1<<30
 				}
 			}
-			for len(w.feed.server.dropper.drops) > 0 {
-				w.feed.server.end([]drop{<-w.feed.server.dropper.drops})
+			for all := w.feed.server.dropper.take(); len(all) > 0; all = w.feed.server.dropper.take() {
+				w.feed.server.end(all)
 			}
 			w.user.pump(w.now)
 			copies, given = copies+w.copies, given+w.given

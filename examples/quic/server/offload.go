@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
@@ -187,7 +188,9 @@ func (r *receiver) remove() error {
 // A dropper ends streams that were given up, several at a time: it has the kernel withhold them, waits until no program
 // sends any more of them and all copies are known, and resets them.
 type dropper struct {
-	drops chan drop
+	mu    sync.Mutex
+	drops []drop
+	kick  chan struct{} // capacity 1: there are drops
 }
 
 type drop struct {
@@ -195,32 +198,34 @@ type drop struct {
 	code quic.StreamErrorCode
 }
 
+func newDropper() *dropper { return &dropper{kick: make(chan struct{}, 1)} }
+
+// add never waits: whoever drops a stream holds locks that its end needs.
 func (d *dropper) add(o *outgoing, code quic.StreamErrorCode) {
+	d.mu.Lock()
+	d.drops = append(d.drops, drop{o, code})
+	d.mu.Unlock()
 	select {
-	case d.drops <- drop{o, code}:
+	case d.kick <- struct{}{}:
 	default:
-		go func() { d.drops <- drop{o, code} }() // whoever drops must not wait
 	}
+}
+
+func (d *dropper) take() (all []drop) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all, d.drops = d.drops, nil
+	return all
 }
 
 func (s *Server) runDropper(ctx context.Context) {
 	for {
-		var all []drop
 		select {
 		case <-ctx.Done():
 			return
-		case d := <-s.dropper.drops:
-			all = append(all, d)
+		case <-s.dropper.kick:
+			s.end(s.dropper.take())
 		}
-		for more := true; more; {
-			select {
-			case d := <-s.dropper.drops:
-				all = append(all, d)
-			default:
-				more = false
-			}
-		}
-		s.end(all)
 	}
 }
 

@@ -50,7 +50,7 @@ type Server struct {
 	quiesce   func() error // waits until programs that run now have ended
 	stop      context.CancelFunc
 	running   sync.WaitGroup
-	dropper   dropper
+	dropper   *dropper
 
 	reading sync.Mutex // events are read
 	opening sync.Mutex // groups of feeds are opened
@@ -80,7 +80,7 @@ func Start(config Config) (_ *Server, err error) {
 	config.Backlog = cmp.Or(config.Backlog, 512<<10)
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{
-		config: config, log: config.Logger, stop: stop, dropper: dropper{make(chan drop, 1024)}, rounds: newRounds(),
+		config: config, log: config.Logger, stop: stop, dropper: newDropper(), rounds: newRounds(),
 		feeds: map[string]*feed{}, users: map[*feed]int{},
 		subscribers: map[uint32]*subscriber{}, receivers: map[*quicrelay.SubscribersReceiver]*subscriber{},
 	}

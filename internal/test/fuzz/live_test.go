@@ -36,7 +36,7 @@ func TestLiveAgrees(t *testing.T) {
 	files := liveCorpus()
 	for _, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
-			if plan := planOf(t, file); testrun.UsesCopies(plan) || onSockets(plan) {
+			if plan := planOf(t, file); testrun.UsesCopies(plan) || !onEthernet(plan) {
 				return
 			}
 			c := compile(t, file)
@@ -87,7 +87,8 @@ func runLive(t *testing.T, c compiled, d device, config fuzz.Config) *fuzz.Repor
 	return r
 }
 
-// onSockets reports whether a plan's programs run at no device.
-func onSockets(plan *ir.Plan) bool {
-	return slices.ContainsFunc(plan.Programs, func(p *ir.Program) bool { return p.Hook == ir.Congestion })
+// onEthernet reports whether all programs of a plan run on devices whose packets have a link-layer header, as those
+// have that packets are sent through here.
+func onEthernet(plan *ir.Plan) bool {
+	return !slices.ContainsFunc(plan.Programs, func(p *ir.Program) bool { return !p.L2 })
 }
