@@ -92,7 +92,11 @@ func summarize(b *trial.Book) error {
 		}
 		b.Printf("HTTP/%d: both paths / unloaded: %.3f", http, mean("both paths")/mean("unloaded"))
 		for _, other := range []string{"fast path", "slow path"} {
-			b.Printf("; both paths over %s: p = %.2g", other, trial.Greater(bitrates("both paths"), bitrates(other)))
+			p := trial.Greater(bitrates("both paths"), bitrates(other))
+			b.Printf("; both paths over %s: p = %.2g", other, p)
+			if p == 0 {
+				b.Printf(" (neither varies)")
+			}
 		}
 		b.Printf(".\n")
 	}
