@@ -381,7 +381,11 @@ func (w *world) step() {
 		w.user.lease(w.limits())
 		w.user.pump(w.now)
 	case 5:
-		w.feed.server.end(w.feed.server.dropper.take())
+		d := w.feed.server.dropper
+		all := d.take()
+		n := w.r.IntN(len(all) + 1) // the others come later
+		w.feed.server.end(all[:n])
+		d.drops = all[n:]
 	}
 }
 
