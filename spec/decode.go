@@ -61,6 +61,11 @@ func (l *loader) empty(v cue.Value) bool {
 
 // each calls f for the members of a struct, in their order.
 func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
+	l.constraints(v, func(n Name, v cue.Value) { f(n, settled(v)) })
+}
+
+// constraints is each where members are constraints: a default is no more than one of the choices.
+func (l *loader) constraints(v cue.Value, f func(name Name, v cue.Value)) {
 	if v.IncompleteKind() != cue.StructKind {
 		return
 	}
@@ -69,11 +74,7 @@ func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
 		return
 	}
 	for it.Next() {
-		v := it.Value()
-		if d := settled(v); d.IncompleteKind()&(cue.StructKind|cue.ListKind) != 0 { // else it may be a constraint
-			v = d
-		}
-		f(Name{it.Selector().Unquoted(), l.labelPos(it.Value())}, v)
+		f(Name{it.Selector().Unquoted(), l.labelPos(it.Value())}, it.Value())
 	}
 }
 
@@ -304,7 +305,7 @@ func (l *loader) partOf(v cue.Value) *Expr {
 
 // matches reads constraints on fields.
 func (l *loader) matches(v cue.Value) (all []*FieldMatch) {
-	l.each(v, func(n Name, v cue.Value) {
+	l.constraints(v, func(n Name, v cue.Value) {
 		e := l.path(n.Value, textPos{n.Pos, n.Pos.Len == len(n.Value)}, "what is matched")
 		c := l.constraint(v)
 		if e != nil && c != nil {

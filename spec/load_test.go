@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -35,6 +36,38 @@ func TestExamples(t *testing.T) {
 		if len(s.Programs) == 0 || len(s.Tests) == 0 {
 			t.Errorf("%s: %d programs, %d tests", file, len(s.Programs), len(s.Tests))
 		}
+	}
+}
+
+// A default counts wherever a value is asked for.
+func TestDefaults(t *testing.T) {
+	const text = `name: «"defaults"»
+kernel: «"6.6"»
+settings: {port: {type: «"u16"», default: «7»}, more: {type: "u16"}}
+headers: h: {after: udp: dst_port: 7, fields: [{name: "a", bits: «8»}], parts: other: «"a"»}
+tables: t: {kind: «"lru"», key: a: «"u8"», value: b: «"u32"», size: «9»}
+events: e: fields: a: «"u8"»
+programs: p: {
+	hook: «"tc/ingress"»
+	stack: ["eth", "ip", "udp", {x: «"h"»}]
+	when: «"x.a > 1"»
+	lookup: r: t: ["x.a"]
+	do: [{let: n: «"x.a"»}, {set: "x.a": «3»}, {emit: e: a: «"n"»}, {learn: t: {key: [«"n"»], value: [«5»]}},
+		{count: «"c"»}, {drop: «"d"»}]
+}
+tests: "a test": {
+	program: «"p"»
+	settings: more: «80»
+	rows: [{t: {a: «1», b: «2»}}]
+	packet: [{eth: {}}, {ip: {src: «"192.0.2.1"»}}, {udp: {}}, {h: a: «4»}, {payload: zeros: «3»}]
+	expect: {drop: «"d"», rows: [{t: {a: «1», b: «true»}}], counters: c: «1», events: [{e: a: «4»}]}
+}
+`
+	literal := regexp.MustCompile(`«([^»]*)»`)
+	plain, defaults := literal.ReplaceAllString(text, "$1"), literal.ReplaceAllString(text, "*$1 | _")
+	anywhere := cmp.Comparer(func(_, _ diag.Pos) bool { return true })
+	if diff := cmp.Diff(load(t, plain), load(t, defaults), anywhere); diff != "" {
+		t.Errorf("-plain +defaults:\n%s", diff)
 	}
 }
 
