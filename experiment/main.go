@@ -16,19 +16,25 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/experiment/congestion"
 	"github.com/fastrelay/fastrelay-gen/experiment/paths"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 // experiments are all experiments by name.
 var experiments = map[string]func(context.Context, *trial.Book) error{
-	"paths": paths.Run,
+	"congestion": congestion.Run,
+	"paths":      paths.Run,
 }
 
 func main() {
-	turnlab.Main() // a copy of this program measures a processor
+	// Copies of this program measure a processor, are a link, or count beside a transfer.
+	turnlab.Main()
+	testlink.Main()
+	congestion.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx); err != nil {

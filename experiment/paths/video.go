@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gopacket/gopacket/layers"
@@ -97,7 +95,7 @@ func startCross(ctx context.Context, l *lab.Lab) (stop func(), err error) {
 		_ = listener.Process.Kill()
 		_ = listener.Wait()
 	}
-	err = testnet.Until(5*time.Second, "iperf3 listens", func() bool { return taken(l.Client, 5201) })
+	err = testnet.Until(5*time.Second, "iperf3 listens", func() bool { return l.Client.Listens(5201) })
 	if err == nil {
 		err = testnet.StartChild(sender)
 	}
@@ -122,29 +120,6 @@ func startCross(ctx context.Context, l *lab.Lab) (stop func(), err error) {
 		return nil, err
 	}
 	return stop, nil
-}
-
-// taken reports whether a host listens at a TCP port (proc_net_tcp(5)).
-func taken(h *testnet.Host, port int) bool {
-	var sockets []byte
-	err := h.Do(func() error {
-		for _, name := range []string{"tcp", "tcp6"} {
-			text, err := os.ReadFile("/proc/thread-self/net/" + name)
-			if err != nil {
-				return err
-			}
-			sockets = append(sockets, text...)
-		}
-		return nil
-	})
-	const listening = "0A"
-	for line := range strings.Lines(string(sockets)) {
-		f := strings.Fields(line)
-		if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == listening {
-			return err == nil
-		}
-	}
-	return false
 }
 
 // watch plays the video in a browser, and returns what came of it.

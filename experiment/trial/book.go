@@ -209,6 +209,27 @@ func (b *Book) Median(variant, figure string) float64 {
 	return Summarize(b.Values(variant, figure)).Median
 }
 
+// Mean returns the average of the curves of that name of a variant's runs, point by point: they have to be at the same
+// times. It ends with the shortest.
+func (b *Book) Mean(variant, curve string) (mean Curve) {
+	n := 0.0
+	for _, r := range b.Results {
+		c := r.Curves[curve]
+		if r.Variant != variant || len(c) == 0 {
+			continue
+		}
+		if n++; n == 1 {
+			mean = slices.Clone(c)
+			continue
+		}
+		mean = mean[:min(len(mean), len(c))]
+		for i := range mean {
+			mean[i].Y += (c[i].Y - mean[i].Y) / n
+		}
+	}
+	return mean
+}
+
 // Column is a figure in a table.
 type Column struct {
 	Figure string

@@ -57,15 +57,31 @@ func (b *Book) Spread(file, figure, unit string) error {
 // Lines draws the curves of that name of some variants into a PNG file: a line for each run, in the variant's colour.
 // Without any, there is no file.
 func (b *Book) Lines(file, curve, unit string, variants ...string) error {
-	p, empty := newPlot(curve, "s", unit), true
+	return b.lines(file, curve, unit, variants, func(variant string) (all []Curve) {
+		for _, r := range b.Results {
+			if r.Variant == variant {
+				all = append(all, r.Curves[curve])
+			}
+		}
+		return all
+	})
+}
+
+// Averages is Lines with one line for each variant: the average of its runs.
+func (b *Book) Averages(file, curve, unit string, variants ...string) error {
+	return b.lines(file, curve, unit, variants, func(variant string) []Curve { return []Curve{b.Mean(variant, curve)} })
+}
+
+func (b *Book) lines(file, title, unit string, variants []string, of func(variant string) []Curve) error {
+	p, empty := newPlot(title, "s", unit), true
 	for i, variant := range variants {
 		shown := false
-		for _, r := range b.Results {
-			points := make(plotter.XYs, len(r.Curves[curve]))
-			for j, at := range r.Curves[curve] {
+		for _, curve := range of(variant) {
+			points := make(plotter.XYs, len(curve))
+			for j, at := range curve {
 				points[j] = plotter.XY(at)
 			}
-			if r.Variant != variant || len(points) == 0 {
+			if len(points) == 0 {
 				continue
 			}
 			line, err := plotter.NewLine(points)

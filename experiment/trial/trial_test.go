@@ -26,7 +26,7 @@ func TestBook(t *testing.T) {
 			figure := map[string]float64{"slow": 10, "fast": 20}[variant] + float64(run)
 			return Result{
 				Figures: map[string]float64{"rate": figure, "lost": 0},
-				Curves:  map[string]Curve{"rate": {{0, 0}, {1, figure}}},
+				Curves:  map[string]Curve{"rate": Curve{{0, 0}, {1, figure}, {2, 7}}[:2+run%2]},
 			}, nil
 		})
 	if err != nil {
@@ -38,10 +38,14 @@ func TestBook(t *testing.T) {
 	err = errors.Join(
 		b.Table(Column{Figure: "rate", Unit: "Mbit/s", Digits: 1}, Column{Figure: "lost"}, Column{Figure: "none"}),
 		b.Spread("rate.png", "rate", "Mbit/s"), b.Lines("lines.png", "rate", "Mbit/s", "slow", "fast"),
+		b.Averages("means.png", "rate", "Mbit/s", "slow", "fast"), b.Averages("none.png", "none", "", "slow"),
 		b.Spread("none.png", "none", ""), b.Lines("none.png", "none", "", "slow"), b.Table(Column{Figure: "none"}),
 		b.Finish(nil))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if m := b.Mean("fast", "rate"); len(m) != 2 || m[0] != (Point{0, 0}) || m[1] != (Point{1, 21}) {
+		t.Errorf("the average of the curves is %v", m)
 	}
 	table, err := os.ReadFile(filepath.Join(dir, "table.md"))
 	if err != nil {
@@ -67,7 +71,7 @@ func TestBook(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "none.png")); err == nil {
 		t.Error("there is a plot of nothing")
 	}
-	for _, name := range []string{"rate.png", "lines.png"} {
+	for _, name := range []string{"rate.png", "lines.png", "means.png"} {
 		f, err := os.Open(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

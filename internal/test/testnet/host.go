@@ -156,3 +156,26 @@ func (h *Host) SetForwarding(on bool) error {
 	}
 	return errors.Join(h.Sysctl("net/ipv4/ip_forward", value), h.Sysctl("net/ipv6/conf/all/forwarding", value))
 }
+
+// Listens reports whether a program of the host listens at a TCP port (proc_net_tcp(5)).
+func (h *Host) Listens(port int) bool {
+	var sockets []byte
+	err := h.Do(func() error {
+		for _, name := range []string{"tcp", "tcp6"} {
+			text, err := os.ReadFile("/proc/thread-self/net/" + name)
+			if err != nil {
+				return err
+			}
+			sockets = append(sockets, text...)
+		}
+		return nil
+	})
+	const listening = "0A"
+	for line := range strings.Lines(string(sockets)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) && f[3] == listening {
+			return err == nil
+		}
+	}
+	return false
+}
