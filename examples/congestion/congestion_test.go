@@ -133,14 +133,14 @@ func controlled(t *testing.T, name, algorithm string) (*congestionrelay.Relay, f
 	if err := relay.Register(); err != nil {
 		t.Fatal(err)
 	}
-	return relay, serve(t, relay, algorithm)
+	return relay, start(t, relay, algorithm)
 }
 
-// serve starts a controller; what it returns ends it.
-func serve(t *testing.T, relay *congestionrelay.Relay, algorithm string) func() {
+// start starts a controller; what it returns ends it.
+func start(t *testing.T, relay *congestionrelay.Relay, algorithm string) func() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- control.Serve(ctx, relay, control.Algorithms[algorithm]) }()
+	go func() { done <- serve(ctx, relay, control.Algorithms[algorithm]) }()
 	end := sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -285,7 +285,7 @@ func TestReplaced(t *testing.T) {
 	send(t, c, 500*time.Millisecond)
 	end()
 	send(t, c, 200*time.Millisecond) // silence: Reno's rules in the kernel
-	serve(t, relay, "bbr")
+	start(t, relay, "bbr")
 	send(t, c, 500*time.Millisecond)
 	until(t, "the second one decides", func() bool {
 		send(t, c, 10*time.Millisecond)

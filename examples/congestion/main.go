@@ -53,5 +53,5 @@ func run(ctx context.Context, algorithm, name string, interval time.Duration) er
 		return errors.Join(err, relay.Close())
 	}
 	fmt.Printf("registered %s; a socket chooses it by TCP_CONGESTION, as iperf3 -C %s does\n", name, name)
-	return errors.Join(control.Serve(ctx, relay, a), relay.Close())
+	return errors.Join(serve(ctx, relay, a), relay.Close())
 }

@@ -10,15 +10,18 @@ import (
 	"crypto/x509"
 	"flag"
 	"fmt"
+	"maps"
 	"math/big"
 	"net/netip"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/server"
 )
 
@@ -35,11 +38,17 @@ func run(args []string) (err error) {
 	interfaces := flags.String("null-protection-on", "", "interfaces on which unprotected connections are relayed in "+
 		"the kernel, separated by commas: the network has to protect itself")
 	pins := flags.String("pins", "", "a folder in a BPF file system, for a successor")
+	algorithms := strings.Join(slices.Sorted(maps.Keys(control.Algorithms)), ", ")
+	algorithm := flags.String("control", "", "the congestion control of the kernel's subscribers, one of "+algorithms+
+		"; the library's by default")
 	every := flags.Duration("stats", 10*time.Second, "how often counters are printed; 0: never")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	config := server.Config{Pins: *pins}
+	config := server.Config{Pins: *pins, Control: control.Algorithms[*algorithm]}
+	if *algorithm != "" && config.Control == nil {
+		return fmt.Errorf("-control: there is no algorithm %q; there are %s", *algorithm, algorithms)
+	}
 	if config.Address, err = netip.ParseAddrPort(*address); err != nil {
 		return fmt.Errorf("-address: %w", err)
 	}

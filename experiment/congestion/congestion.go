@@ -89,8 +89,8 @@ func Run(ctx context.Context, b *trial.Book) error {
 		}
 	}
 	b.Parallel = 1
-	b.Printf("Transfers of %v by one flow: over a link of %d Mbit/s with a round-trip time of %v and a queue of %d bytes, "+
-		"and over a cable. At most one signal in %v.\n", *length, rate/1_000_000, 2*delay, queue, *interval)
+	b.Printf("Transfers of %v by one flow: over a link of %d Mbit/s with a round-trip time of %v and a queue of %d "+
+		"bytes, and over a cable. At most one signal in %v.\n", *length, rate/1_000_000, 2*delay, queue, *interval)
 	err = b.Alternate(ctx, names, func(ctx context.Context, name string, _ int) (trial.Result, error) {
 		return measure(ctx, variants[name], controller)
 	})
@@ -117,7 +117,8 @@ func summarize(b *trial.Book) error {
 		trial.Column{Figure: leftCable, Unit: "% of the processor", Digits: 1},
 		trial.Column{Figure: fast, Unit: "Gbit/s", Digits: 2},
 		trial.Column{Figure: leftLink, Unit: "% of the processor", Digits: 1},
-		trial.Column{Figure: window, Unit: "packets", Digits: 1}, trial.Column{Figure: bitrate, Unit: "Mbit/s", Digits: 2},
+		trial.Column{Figure: window, Unit: "packets", Digits: 1},
+		trial.Column{Figure: bitrate, Unit: "Mbit/s", Digits: 2},
 		trial.Column{Figure: roundTrip, Unit: "ms", Digits: 1}, trial.Column{Figure: lost, Unit: "packets"})
 	if err != nil {
 		return err
@@ -129,7 +130,8 @@ func summarize(b *trial.Book) error {
 			continue
 		}
 		b.Printf("%s, user space / kernel: left %.3f over the cable, %.3f over the link (medians)", a,
-			b.Median(ours, leftCable)/b.Median(kernels, leftCable), b.Median(ours, leftLink)/b.Median(kernels, leftLink))
+			b.Median(ours, leftCable)/b.Median(kernels, leftCable),
+			b.Median(ours, leftLink)/b.Median(kernels, leftLink))
 		for _, figure := range []string{window, bitrate, roundTrip} {
 			mean := func(variant string) float64 { return trial.Summarize(b.Values(variant, figure)).Mean }
 			b.Printf("; %s %.3f", figure, mean(ours)/mean(kernels))
@@ -138,7 +140,8 @@ func summarize(b *trial.Book) error {
 		for _, plot := range []struct{ file, curve, unit string }{
 			{"window", window, "packets"}, {"bitrate", bitrate, "Mbit/s"}, {"rtt", roundTrip, "ms"},
 		} {
-			errs = append(errs, b.Averages(fmt.Sprintf("%s-%s.png", a, plot.file), plot.curve, plot.unit, kernels, ours))
+			file := fmt.Sprintf("%s-%s.png", a, plot.file)
+			errs = append(errs, b.Averages(file, plot.curve, plot.unit, kernels, ours))
 		}
 	}
 	return errors.Join(append(errs, b.Spread("left.png", leftCable, "% of the processor"))...)

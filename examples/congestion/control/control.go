@@ -1,14 +1,8 @@
-// Package control runs congestion control algorithms in user space, over the relay of examples/congestion.
+// Package control has congestion control algorithms, which know nothing of what they control: a TCP flow by its row in
+// the kernel (examples/congestion), or a QUIC subscriber by its credit (examples/quic).
 package control
 
-import (
-	"context"
-	"errors"
-	"time"
-
-	"github.com/fastrelay/fastrelay-gen/examples/congestion/congestionrelay"
-	"github.com/fastrelay/fastrelay-gen/runtime"
-)
+import "time"
 
 // Algorithm makes the state of a new flow.
 type Algorithm func(cwnd float64, mss uint32) Flow
@@ -24,7 +18,7 @@ type Flow interface {
 	Rules() Rules
 }
 
-// Rules are what the kernel does when it detects a loss, until the next signal.
+// Rules are what a sender does when it detects a loss, until the next decision.
 type Rules struct {
 	Keep float64 // what remains of the window
 	Firm bool    // the decision holds during recovery, too
@@ -36,7 +30,7 @@ type Signal struct {
 	Acked     float64       // packets
 	Lost      float64
 	Cwnd      float64 // packets
-	SlowStart bool    // the kernel's rules are in slow start
+	SlowStart bool    // the sender's rules are in slow start
 	Limited   bool    // the window limits what is sent
 	Reduced   bool    // there was a loss since the last signal, or the window is being reduced
 	RTT       time.Duration
@@ -44,68 +38,27 @@ type Signal struct {
 	Rate      float64       // delivery rate in packets a second
 }
 
-// Decision is a window in packets and a pacing rate in packets a second; 0 leaves it to Reno's rules.
+// Decision is a window in packets and a pacing rate in packets a second; 0 leaves it to the sender's rules, which are
+// Reno's.
 type Decision struct{ Cwnd, Pacing float64 }
 
-type flow struct {
-	Flow
-	losses uint32
+// Sender is what an algorithm controls.
+type Sender interface {
+	// Apply carries out a decision, until the next one.
+	Apply(Decision, Rules) error
 }
 
-// Serve controls the flows of a relay until ctx ends or the relay is closed.
-func Serve(ctx context.Context, relay *congestionrelay.Relay, algorithm Algorithm) error {
-	flows := map[uint64]*flow{}
-	for e, err := range relay.Events(ctx) {
-		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, runtime.ErrClosed) {
-				return nil
-			}
-			return err
-		}
-		switch e := e.(type) {
-		case congestionrelay.CreatedEvent:
-			f := &flow{Flow: algorithm(float64(e.Cwnd), e.Mss)}
-			flows[e.Flow] = f
-			if err := relay.Flows.Put(e.Flow, f.row(Decision{}, 0, 0, 0)); err != nil && !full(err) {
-				return err
-			}
-		case congestionrelay.SignalEvent:
-			f := flows[e.Flow]
-			if f == nil { // it began with another controller
-				f = &flow{Flow: algorithm(float64(e.Cwnd), e.Mss), losses: e.Losses}
-				flows[e.Flow] = f
-			}
-			d := f.Signal(f.signal(&e))
-			if err := relay.Flows.Put(e.Flow, f.row(d, e.Round, e.Losses, e.Mss)); err != nil && !full(err) {
-				return err
-			}
-		case congestionrelay.FreedEvent:
-			delete(flows, e.Flow)
-			if err := relay.Flows.Delete(e.Flow); err != nil && !errors.Is(err, runtime.ErrNotFound) {
-				return err
-			}
-		}
-	}
-	return nil
+// Controller is an algorithm with its sender.
+type Controller struct {
+	flow   Flow
+	sender Sender
 }
 
-// full reports whether there are more flows than rows: those without one are left to Reno's rules.
-func full(err error) bool { return errors.Is(err, runtime.ErrFull) }
-
-func (f *flow) signal(e *congestionrelay.SignalEvent) Signal {
-	reduced := e.Losses != f.losses || e.State >= 2
-	f.losses = e.Losses
-	return Signal{
-		Now: e.Mono, Acked: float64(e.Acked), Lost: float64(e.Lost), Cwnd: float64(e.Cwnd), Limited: e.Limited == 1,
-		SlowStart: e.Cwnd < e.Ssthresh, Reduced: reduced, RTT: time.Duration(e.Rtt) * time.Microsecond,
-		MinRTT: time.Duration(e.MinRtt) * time.Microsecond, Rate: float64(e.Rate) / float64(max(e.Mss, 1)),
-	}
+// Start gives a sender an algorithm and its rules. The sender decides until the first signal.
+func Start(algorithm Algorithm, cwnd float64, mss uint32, sender Sender) (*Controller, error) {
+	c := &Controller{algorithm(cwnd, mss), sender}
+	return c, sender.Apply(Decision{}, c.flow.Rules())
 }
 
-func (f *flow) row(d Decision, round, losses, mss uint32) congestionrelay.FlowsRow {
-	rules := f.Rules()
-	return congestionrelay.FlowsRow{
-		Cwnd: uint32(d.Cwnd), Pacing: uint64(d.Pacing * float64(mss)), Round: round, Losses: losses,
-		Keep: uint16(1024 * rules.Keep), Firm: rules.Firm,
-	}
-}
+// Signal has the algorithm decide.
+func (c *Controller) Signal(s Signal) error { return c.sender.Apply(c.flow.Signal(s), c.flow.Rules()) }

@@ -77,4 +77,4 @@ func (w *window) give(n int, sent uint64, now time.Time) {
 }
 
 // limit returns what the kernel may spend in all: the room is what it was after the registered copies.
-func (w *window) limit(backlog int) uint64 { return w.registered + uint64(max(0, w.room-backlog)) }
+func (w *window) limit(room, backlog int) uint64 { return w.registered + uint64(max(0, room-backlog)) }

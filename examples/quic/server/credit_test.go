@@ -83,8 +83,9 @@ func newWorld(seed uint64) *world {
 	w.feed = &feed{server: s, streams: map[uint64]*stream{}, datagrams: map[datagram]copies{}, publisher: w.conn}
 	w.allowed = w.window
 	w.user = &subscriber{
-		feed: w.feed, library: w, sent: func() uint64 { return 0 }, close: func() {}, streams: map[uint64]*outgoing{},
-		byID: map[quic.StreamID]*outgoing{}, unopened: map[quic.StreamErrorCode]int{},
+		feed: w.feed, library: w, traffic: func() (sent, lost uint64) { return 0, 0 }, close: func() {},
+		streams: map[uint64]*outgoing{},
+		byID:    map[quic.StreamID]*outgoing{}, unopened: map[quic.StreamErrorCode]int{},
 	}
 	w.user.window.room = 1 << 20
 	w.maxData, w.maxStreams = 1000+r.Uint64N(20000), 3+r.Uint64N(60)

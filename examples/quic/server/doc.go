@@ -13,6 +13,7 @@
 //	cache.go       what was received of a stream, for 2 seconds
 //	subscriber.go  what a subscriber was sent, and is still to be sent
 //	credit.go      how much may be sent, by the kernel and by user space
+//	steer.go       algorithms that decide it
 //	ack.go         ACKs that the kernel took
 //	offload.go     the kernel's part
 //

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/fastrelay/fastrelay-gen/examples/congestion/control"
 	"github.com/fastrelay/fastrelay-gen/examples/quic/quicrelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
@@ -35,7 +36,8 @@ type Config struct {
 	Pins    string // a folder in a BPF file system, so that a successor takes over from a server that was killed
 	// ResetKey, if a successor has the same, lets it tell clients at once that their connections are gone.
 	ResetKey *quic.StatelessResetKey
-	Logger   *slog.Logger // default: slog.Default()
+	Control  control.Algorithm // of the windows of the kernel's subscribers (examples/congestion); nil: the library's
+	Logger   *slog.Logger      // default: slog.Default()
 }
 
 // A Server is a running relay.
@@ -200,9 +202,12 @@ func (s *Server) newSubscriber(c *conn, f *feed) *subscriber {
 	s.nextID++
 	u := &subscriber{
 		feed: f, id: s.nextID, library: c.quic.Outside(), streams: map[uint64]*outgoing{},
-		byID:      map[quic.StreamID]*outgoing{},
-		unopened:  map[quic.StreamErrorCode]int{},
-		sent:      func() uint64 { return c.quic.ConnectionStats().BytesSent },
+		byID:     map[quic.StreamID]*outgoing{},
+		unopened: map[quic.StreamErrorCode]int{},
+		traffic: func() (sent, lost uint64) {
+			st := c.quic.ConnectionStats()
+			return st.BytesSent, st.BytesLost
+		},
 		datagrams: make(chan []byte, 64),
 		close:     func() { _ = c.quic.CloseWithError(codeRequest, "") },
 	}
@@ -264,6 +269,9 @@ func (s *Server) accelerate(ctx context.Context, c *conn, u *subscriber) error {
 	r.setIDs(u.endID)
 	r.setPath(path.LargestAcked, path.MaxPacketSize)
 	u.kernel = r
+	if s.config.Control != nil {
+		u.steering = newSteering(s.config.Control, path, time.Now())
+	}
 	u.pump(time.Now())
 	u.feed.mu.Unlock()
 	return c.onFastPath(ctx, quicrelay.ConnectionsRow{Subscriber: u.id})

@@ -48,8 +48,8 @@ type subscriber struct {
 	feed    *feed
 	id      uint32
 	library library
-	sent    func() uint64 // bytes that the connection has sent, copies included
-	kernel  kernel        // nil: user space sends all
+	traffic func() (sent, lost uint64) // bytes of the connection's packets, copies included
+	kernel  kernel                     // nil: user space sends all
 
 	close     func()
 	datagrams chan []byte // for the library
@@ -71,6 +71,7 @@ type subscriber struct {
 	leasedIDs    uint64
 	budget       budget
 	window       window
+	steering     *steering // nil: the library decides the window
 	unregistered []quic.OutsidePacket
 	acks         []quic.ACK
 	ackReader    ackReader
@@ -160,14 +161,24 @@ func (u *subscriber) sentByKernel(e *quicrelay.SentEvent, user any) {
 	u.unregistered = append(u.unregistered, p)
 }
 
+// own is how many bytes the library has sent itself.
+func (u *subscriber) own() uint64 {
+	sent, _ := u.traffic()
+	return sent - u.window.registered
+}
+
 // pump gives the library what is queued, as far as there is room and credit, and then sets the kernel's limits.
 func (u *subscriber) pump(now time.Time) {
 	if u.gone {
 		return
 	}
-	own := u.sent() - u.window.registered
+	own := u.own()
 	backlog := u.window.backlog(own, now)
-	room := u.window.room - u.window.waiting - backlog
+	window := u.window.room
+	if u.steering != nil {
+		window = min(window, u.steering.room())
+	}
+	room := window - u.window.waiting - backlog
 	if u.kernel != nil {
 		u.kernel.setData(u.budget.limit())
 	}
@@ -202,7 +213,10 @@ func (u *subscriber) pump(now time.Time) {
 	}
 	if u.kernel != nil {
 		u.kernel.setData(u.budget.limit())
-		u.kernel.setWindow(u.window.limit(backlog))
+		if u.steering != nil && backlog == 0 && u.queued == 0 {
+			window = u.steering.room()
+		}
+		u.kernel.setWindow(u.window.limit(window, backlog))
 	}
 	u.lighten(now)
 	if !u.starved {
@@ -263,9 +277,14 @@ func (u *subscriber) lost(c copied) []quic.StreamData {
 		u.drop(c.outgoing, codeDropped)
 		return nil
 	}
+	again := 0
 	for i := range parts {
 		parts[i].ID = c.id
 		u.stats.RetransmittedBytes += uint64(len(parts[i].Data))
+		again += len(parts[i].Data)
+	}
+	if u.steering != nil {
+		u.window.give(again, u.own(), time.Now())
 	}
 	return parts
 }
@@ -457,6 +476,10 @@ func (u *subscriber) unwanted(id quic.StreamID, code quic.StreamErrorCode) {
 // setPath takes what may be sent on the path.
 func (u *subscriber) setPath(p quic.PathState) {
 	u.window.room = p.Window
+	if u.steering != nil {
+		sent, lost := u.traffic()
+		u.steering.update(p, sent, lost, time.Now())
+	}
 	if u.kernel != nil {
 		u.kernel.setPath(p.LargestAcked, p.MaxPacketSize)
 	}
