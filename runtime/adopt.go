@@ -63,6 +63,9 @@ func (r *Relay) adopt() error {
 	if err := r.inNamespace(r.adoptFilters); err != nil {
 		return err
 	}
+	if err := r.adoptRegistered(); err != nil {
+		return err
+	}
 	return r.pins.Settle(r.desc, r.coll.Maps)
 }
 

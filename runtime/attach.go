@@ -387,7 +387,7 @@ func gone(err error) error {
 	return err
 }
 
-// releaseAttachments lets go of the attachments without detaching them. r.mu is held.
+// releaseAttachments lets go of the attachments, and of the name of a congestion control, which stay. r.mu is held.
 func (r *Relay) releaseAttachments() {
 	for _, a := range r.attachments {
 		if a.link != nil {
@@ -395,4 +395,8 @@ func (r *Relay) releaseAttachments() {
 		}
 	}
 	r.attachments = nil
+	if r.registered != nil {
+		r.registered.Close() // likewise
+	}
+	r.registered = nil
 }

@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -14,7 +15,8 @@ import (
 // A relay with programs at tcp/congestion is a congestion control of TCP, which sockets choose by its name. It is not
 // attached to interfaces but registered, for all network namespaces. The kernel keeps its programs for as long as a
 // flow uses them, so flows outlive Unregister, Close and the process; when the lease has lapsed, Reno's rules control
-// them.
+// them. A relay that adopts a pinned one replaces what is registered: new flows have the new programs, those that run
+// keep the old ones, which work on the same tables, events and lease.
 
 // nameOffset is where struct tcp_congestion_ops, as an object declares it, has its name, after pointers to functions.
 const (
@@ -40,10 +42,6 @@ func nameAlgorithm(desc *abi.Desc, spec *ebpf.CollectionSpec, opt *Options) erro
 		}
 		return nil
 	}
-	if opt.PinPath != "" {
-		return fmt.Errorf("relay %q: a congestion control can't be pinned: a successor loads its own, and registers "+
-			"it when this one is unregistered", desc.Name)
-	}
 	m := spec.Maps[abi.MapCongestion]
 	if m == nil || m.Type != ebpf.StructOpsMap || len(m.Contents) != 1 {
 		return &ObjectError{Relay: desc.Name, Reason: "it has no congestion control"}
@@ -68,7 +66,8 @@ func nameAlgorithm(desc *abi.Desc, spec *ebpf.CollectionSpec, opt *Options) erro
 
 // Register makes the relay's congestion control known to the kernel, for all network namespaces: sockets choose it by
 // its name, which is [Options.Algorithm], with the option TCP_CONGESTION, and new ones by the sysctl
-// net.ipv4.tcp_congestion_control. Registering twice does nothing. It is an error that wraps [ErrNotFound] where no
+// net.ipv4.tcp_congestion_control. Registering twice does nothing, nor does it where the relay was adopted from one of
+// this name that was registered. It is an error that wraps [ErrNotFound] where no
 // program of the relay runs at tcp/congestion.
 func (r *Relay) Register() error {
 	r.mu.Lock()
@@ -92,7 +91,49 @@ func (r *Relay) Register() error {
 	case err != nil:
 		return fail(err)
 	}
+	if r.pins != nil {
+		if err := r.pins.AddRegistered(l); err != nil {
+			return fail(errors.Join(err, l.Close()))
+		}
+	}
 	r.registered = l
+	return nil
+}
+
+// adoptRegistered has new flows get this relay's programs, if the one before it is registered. One of another name is
+// unregistered: a socket that chose that name asked for something else.
+func (r *Relay) adoptRegistered() error {
+	l, err := r.pins.Registered()
+	if l == nil || err != nil {
+		return err
+	}
+	err = unix.EINVAL
+	if congests(r.desc) {
+		err = replaceStructOps(l, r.coll.Maps[abi.MapCongestion])
+	}
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		return errors.Join(r.pins.DropRegistered(), l.Close())
+	case err != nil:
+		l.Close()
+		return fmt.Errorf("replace the congestion control %q: %w", r.algorithm(), err)
+	}
+	r.registered = l
+	return nil
+}
+
+// replaceStructOps has a link register another map. The kernel refuses one of another name (EINVAL).
+func replaceStructOps(l link.Link, m *ebpf.Map) error {
+	raw, ok := l.(interface{ FD() int })
+	if !ok {
+		return fmt.Errorf("%T: %w", l, errors.ErrUnsupported)
+	}
+	const linkUpdate = 29 // BPF_LINK_UPDATE (include/uapi/linux/bpf.h)
+	attr := struct{ link, newMap, flags, oldMap uint32 }{link: uint32(raw.FD()), newMap: uint32(m.FD())}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, linkUpdate, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return errno
+	}
 	return nil
 }
 
@@ -108,7 +149,11 @@ func (r *Relay) unregister() error {
 	if r.registered == nil {
 		return nil
 	}
-	if err := r.registered.Close(); err != nil {
+	var err error
+	if r.pins != nil {
+		err = r.pins.DropRegistered()
+	}
+	if err = errors.Join(err, r.registered.Close()); err != nil {
 		return fmt.Errorf("unregister %q: %w", r.algorithm(), err)
 	}
 	r.registered = nil

@@ -24,8 +24,8 @@ type Options struct {
 	// Lease is how long the kernel goes on forwarding after the process has died. 0 is one second; at least 40 ms.
 	Lease time.Duration
 	// PinPath is a folder in a BPF file system (/sys/fs/bpf/turn) where maps and links are kept, so that another
-	// process can take over. Load adopts what it finds there: tables, sessions, attachments; its programs replace the
-	// old ones in place. Empty: nothing outlives the process.
+	// process can take over. Load adopts what it finds there: tables, sessions, attachments, the name of a congestion
+	// control; its programs replace the old ones in place. Empty: nothing outlives the process.
 	PinPath string
 	// Linger is how long the kernel goes on forwarding after Close, for a successor to take over. Only with PinPath.
 	// 0: Close ends the relay and removes the pins.
@@ -311,12 +311,12 @@ func (r *Relay) Close() error {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	errs := []error{r.unregister()}
+	var errs []error
 	if r.pins != nil && r.opt.Linger > 0 {
 		r.releaseAttachments()
 		errs = append(errs, r.pins.Release())
 	} else {
-		errs = append(errs, r.detach(func(*attachment) bool { return true }))
+		errs = append(errs, r.unregister(), r.detach(func(*attachment) bool { return true }))
 		if r.pins != nil {
 			errs = append(errs, r.pins.Remove())
 		}

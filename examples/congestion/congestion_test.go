@@ -24,12 +24,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// childName makes the test binary a controller, which can be killed.
-const childName = "FASTRELAY_CONGESTION_CHILD"
+// childName makes the test binary a controller, which can be killed; childPins is where it is pinned.
+const (
+	childName = "FASTRELAY_CONGESTION_CHILD"
+	childPins = "FASTRELAY_CONGESTION_PINS"
+)
 
 func TestMain(m *testing.M) {
 	if name := os.Getenv(childName); name != "" {
-		if err := run(context.Background(), "cubic", name, time.Millisecond); err != nil {
+		if err := run(context.Background(), "cubic", name, os.Getenv(childPins), time.Millisecond); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -232,12 +235,11 @@ func TestThousandFlows(t *testing.T) {
 	}
 }
 
-// The controller is killed: flows go on by Reno's rules, and no other flow can choose it.
-func TestKilled(t *testing.T) {
-	p := newPlace(t)
-	const name = "fr_t_killed"
+// process starts a controller in a process of its own. What it returns kills it.
+func process(t *testing.T, name, pins string) (kill func()) {
+	t.Helper()
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), childName+"="+name)
+	child.Env = append(os.Environ(), childName+"="+name, childPins+"="+pins)
 	out, err := child.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -245,20 +247,29 @@ func TestKilled(t *testing.T) {
 	if err := testnet.StartChild(child); err != nil {
 		t.Fatal(err)
 	}
-	defer child.Process.Kill()
+	kill = sync.OnceFunc(func() {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+	})
+	t.Cleanup(kill)
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
 		t.Fatal(line, err)
 	}
+	return kill
+}
+
+// The controller is killed: flows go on by Reno's rules, and no other flow can choose it.
+func TestKilled(t *testing.T) {
+	p := newPlace(t)
+	const name = "fr_t_killed"
+	kill := process(t, name, "")
 	c, err := p.dial(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
 	before := send(t, c, time.Second)
-	if err := child.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	_ = child.Wait()
+	kill()
 	after := send(t, c, 3*time.Second)
 	t.Logf("%.0f Mbit/s, and %.0f after it was killed", before/1e6, after/1e6)
 	if after < 0.6*rate {
@@ -271,6 +282,85 @@ func TestKilled(t *testing.T) {
 		}
 		return errors.Is(err, unix.ENOENT)
 	})
+}
+
+// A controller that is pinned is killed. Its name stays, and so do the rows of its flows; a successor that adopts them
+// goes on with both, without a moment in which only Reno's rules decide.
+func TestAdopted(t *testing.T) {
+	p := newPlace(t)
+	const name = "fr_t_adopted"
+	pins := fmt.Sprintf("/sys/fs/bpf/fr_t_adopted-%d", os.Getpid())
+	t.Cleanup(func() { os.RemoveAll(pins) })
+	kill := process(t, name, pins)
+	first, err := p.dial(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	send(t, first, time.Second)
+	kill()
+	orphan, err := p.dial(name)
+	if err != nil {
+		t.Fatal("a flow that begins while nobody controls it:", err)
+	}
+	defer orphan.Close()
+	interval := uint32(1000)
+	options := congestionrelay.Options{
+		Algorithm: name, PinPath: pins, Settings: congestionrelay.Settings{Interval: &interval},
+	}
+	relay, err := congestionrelay.Load(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	found := rows(t, relay)
+	if err := relay.Register(); err != nil || len(found) == 0 {
+		t.Fatalf("%d rows were adopted: %v", len(found), err)
+	}
+	start(t, relay, "cubic")
+	last, err := p.dial(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer last.Close()
+	until(t, "each flow has a row", func() bool { return len(rows(t, relay)) == 3 })
+	var wg sync.WaitGroup
+	for _, c := range []net.Conn{first, orphan, last} {
+		wg.Go(func() { send(t, c, time.Second) })
+	}
+	wg.Wait()
+	for _, e := range rows(t, relay) {
+		if e.Row.Round == 0 {
+			t.Errorf("flow %x was never decided for: %+v", e.Key, e.Row)
+		}
+		if e.Key == found[0].Key && e.Row.Round <= found[0].Row.Round {
+			t.Errorf("the adopted flow is still in round %d, after %d", e.Row.Round, found[0].Row.Round)
+		}
+	}
+	if n, err := relay.Control.Count(congestionrelay.ControlInactive); err != nil || n.Packets > 0 {
+		t.Errorf("%d acknowledgements came while the relay was inactive: %v", n.Packets, err)
+	}
+
+	// One of another name takes the tables over, and not the name.
+	if err := relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.dial(name); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("chosen after the relay was closed: %v", err)
+	}
+	process(t, name, pins)()
+	options.Algorithm = "fr_t_other"
+	other, err := congestionrelay.Load(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := p.dial(name); !errors.Is(err, unix.ENOENT) {
+		t.Errorf("the former name can still be chosen: %v", err)
+	}
+	if err := other.Register(); err != nil {
+		t.Error(err)
+	}
 }
 
 // One algorithm is replaced by another while a flow runs, which takes no notice.

@@ -25,16 +25,17 @@ func main() {
 	algorithm := flag.String("algorithm", "cubic", "one of "+names)
 	name := flag.String("name", "", "what sockets choose it by; by default fr_ and the algorithm")
 	interval := flag.Duration("interval", 10*time.Millisecond, "between two signals of a flow, at least")
+	pins := flag.String("pins", "", "a folder in a BPF file system, for a successor")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	if err := run(ctx, *algorithm, *name, *interval); err != nil {
+	if err := run(ctx, *algorithm, *name, *pins, *interval); err != nil {
 		fmt.Fprintln(os.Stderr, "congestion:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, algorithm, name string, interval time.Duration) error {
+func run(ctx context.Context, algorithm, name, pins string, interval time.Duration) error {
 	a := control.Algorithms[algorithm]
 	if a == nil {
 		return fmt.Errorf("there is no algorithm %q", algorithm)
@@ -44,7 +45,7 @@ func run(ctx context.Context, algorithm, name string, interval time.Duration) er
 	}
 	microseconds := uint32(interval / time.Microsecond)
 	relay, err := congestionrelay.Load(congestionrelay.Options{
-		Algorithm: name, Settings: congestionrelay.Settings{Interval: &microseconds},
+		Algorithm: name, PinPath: pins, Settings: congestionrelay.Settings{Interval: &microseconds},
 	})
 	if err != nil {
 		return err

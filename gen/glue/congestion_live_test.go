@@ -93,13 +93,9 @@ func TestCongestion(t *testing.T) {
 		return r, err
 	}
 	const name = "fr_live_test"
-	for what, opt := range map[string]runtime.Options{
-		"too long":        {Algorithm: "sixteen_letters_"},
-		"can't be pinned": {PinPath: "/sys/fs/bpf/fr_live_test"},
-	} {
-		if _, err := load(opt); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v", what, err)
-		}
+	if _, err := load(runtime.Options{Algorithm: "sixteen_letters_"}); err == nil ||
+		!strings.Contains(err.Error(), "too long") {
+		t.Errorf("a name that is too long: %v", err)
 	}
 	relay, err := load(runtime.Options{Algorithm: name})
 	if err != nil {

@@ -6,7 +6,7 @@ import "fmt"
 const (
 	MapLease      = "fr_lease"
 	MapReasons    = "fr_reasons"
-	MapCongestion = "fr_congestion" // struct_ops: a congestion control of TCP; never pinned
+	MapCongestion = "fr_congestion" // struct_ops: a congestion control of TCP; its link is pinned
 	MapSlots      = "fr_slots"
 	MapUsage      = "fr_usage"
 	MapShared     = "fr_shared"

@@ -25,6 +25,7 @@ import (
 //	PATH/live/fr_lease, …, tbl_T    the maps that a successor goes on with
 //	PATH/live/layout                what is in them: an array whose only value is the layout, in JSON
 //	PATH/live/link_PROGRAM_IFINDEX  TCX links
+//	PATH/live/registered            the link by which a congestion control is registered
 //	PATH/new                        what is being made; whoever finds it removes it
 //
 // live appears and disappears by one rename, so it is whole whenever it is there. A lock on PATH, which the kernel
@@ -278,10 +279,7 @@ func (p *Pins) AddLink(program string, index int, l link.Link) error {
 
 // DropLink removes the pin of a link, if there is one.
 func (p *Pins) DropLink(program string, index int) error {
-	if err := os.Remove(p.linkPath(program, index)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return gone(os.Remove(p.linkPath(program, index)))
 }
 
 // Link is a pinned link.
@@ -317,6 +315,28 @@ func (p *Pins) Links() iter.Seq2[*Link, error] {
 			}
 		}
 	}
+}
+
+func (p *Pins) registeredPath() string { return p.live("registered") }
+
+// AddRegistered pins the link by which a congestion control is registered.
+func (p *Pins) AddRegistered(l link.Link) error { return l.Pin(p.registeredPath()) }
+
+// DropRegistered removes the pin of that link, if there is one.
+func (p *Pins) DropRegistered() error { return gone(os.Remove(p.registeredPath())) }
+
+// Registered opens that link; nil where there is none.
+func (p *Pins) Registered() (link.Link, error) {
+	l, err := link.LoadPinnedLink(p.registeredPath(), nil)
+	return l, gone(err)
+}
+
+// gone is err, unless it says that there is no such file.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Remove takes all pins away, and lets go of the folder.
