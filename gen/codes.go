@@ -99,9 +99,10 @@ var (
 		"A rule after one without conditions never runs.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`,
 		`rules: [{do: ["pass"]}]`)
 	codeFanOut = diag.Define("FR0222", "invalid fan-out",
-		"A fan-out sends copies of a packet that itself continues unmodified: it runs at tc/ingress, ends its\n"+
-			"rule, and nothing in the rule changes the packet. Copies are rewritten in place, so headers are\n"+
-			"neither pushed nor popped. A copy is sent to an endpoint of the receiver's row `r`.",
+		"A fan-out sends copies of a packet that itself continues unmodified: it runs at tc/ingress on packets\n"+
+			"with a link-layer header, ends its rule, and nothing in the rule changes the packet. Copies are\n"+
+			"rewritten in place, so headers are neither pushed nor popped. A copy is sent to an endpoint of the\n"+
+			"receiver's row `r`.",
 		`do: [{set: "ip.dscp": 46}, {fan_out: {group: viewers: ["udp.dst"], each: [{send: {from: "r.local", `+
 			`to: "r.remote"}}]}}]`,
 		`do: [{fan_out: {group: viewers: ["udp.dst"], each: [{set: "ip.dscp": 46}, {send: {from: "r.local", `+

@@ -31,6 +31,10 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 		w.fail(codeFanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").
 			WithRelated(w.src.HookPos, "the program's hook")
 		return
+	case !w.out.L2:
+		w.fail(codeFanOut, a.Pos, "fan_out needs a link-layer header: the kernel doesn't send copies without one").
+			WithHint("a stack begins with the link layer: [\"eth\", …]")
+		return
 	}
 	for _, b := range r.Do {
 		switch b.Kind {

@@ -206,7 +206,7 @@ func (w *rewriter) push(a *spec.Action) {
 	if a.Before != nil {
 		in, _ := w.find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
-		if at <= 0 {
+		if at < 0 || at == 0 && w.out.L2 {
 			suggest(w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
 				a.Before.Value, w.visible())
 			return
@@ -539,7 +539,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.superPacket(pos), pos)
 	}
 	w.keepsField(f.End, pos)
-	if rw != nil || f.End != nil {
+	if rw != nil || f.End != nil || hop != nil && !w.out.L2 {
 		f.NoRoom = w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
 		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)
 	}

@@ -98,8 +98,12 @@ func (w *rewriter) address(e *spec.Expr) (val, bool) {
 	return v, ok
 }
 
-// sibling returns the header of the other family that the stack allows in a header's place.
+// sibling returns the header of the other family that the stack allows in a header's place, if the kernel can change
+// the packet's family: it takes the packet for what its first header is.
 func (w *rewriter) sibling(o *outHeader) *spec.Header {
+	if !isIP(w.outermost()) {
+		return nil
+	}
 	for _, e := range w.src.Stack {
 		if e.Var.Value != o.entry {
 			continue

@@ -210,6 +210,7 @@ func (w *writer) render() {
 	}
 	w.room()
 	w.front(direct)
+	w.link()
 	if rw.PopTag && !rw.PopInner {
 		w.line("")
 		w.line("/* The tag in the metadata belongs to the link that the packet came from. */")
@@ -232,6 +233,18 @@ func (w *writer) render() {
 		return
 	}
 	w.redirect(w.fwd.Hop, direct)
+}
+
+// link makes room for the link-layer header of a packet that came without one. The kernel writes it when the neighbour
+// is known, but drops a packet that has no room for it (__bpf_redirect_neigh in net/core/filter.c).
+func (w *writer) link() {
+	if w.fwd.Hop == nil || w.prog.ir.L2 {
+		return
+	}
+	w.changed = w.changed || w.stored() || w.fwd.End != nil
+	w.line("")
+	w.line("/* There was no link-layer header: room for the one that the kernel writes. */")
+	w.failIf("bpf_skb_change_head(skb, 14, 0)")
 }
 
 // metadata computes what is written beside the packet.

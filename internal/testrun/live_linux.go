@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
@@ -27,8 +28,9 @@ import (
 //	inN: gate --- inNp: watch, the Nth program, watch        fr0 --- fr1: watch
 //
 // A packet socket on inN sends; on fr0 everything leaves. A program of an egress hook runs on inN, where a watch is
-// in front of it. Watches write down what they see of struct sk_buff. All happens in the thread's namespace and, most
-// often, inside of the system call that sends.
+// in front of it. A program whose packets have no link-layer header runs on a tun device (see entrance.tun). Watches
+// write down what they see of struct sk_buff. All happens in the thread's namespace and, most often, inside of the
+// system call that sends.
 type Live struct {
 	relay     *Relay
 	out       uint32
@@ -38,6 +40,7 @@ type Live struct {
 	entrances map[string]*entrance
 	progs     []*ebpf.Program
 	links     []link.Link
+	markers   int // the socket that sends markers after packets without a link-layer header; -1 before there is one
 	marks     uint32
 	dropped   uint64
 	seen      []Seen
@@ -46,10 +49,15 @@ type Live struct {
 
 // entrance is where packets for one program come in.
 type entrance struct {
-	fd   int
-	mark uint32
-	dev  netlink.Link
+	fd      int // the packet socket
+	mark    uint32
+	dev     netlink.Link
+	device  int  // of a tun device, the file whose packets come in by it; else -1
+	written bool // packets are written to it
 }
+
+// tun reports whether the packets have no link-layer header.
+func (e *entrance) tun() bool { return e.device >= 0 }
 
 // Where a packet was seen.
 const (
@@ -189,7 +197,7 @@ func memberBits(members []btf.Member, name string) (int, bool) {
 // Live puts the programs of a relay on devices of the network. Offload says whether the device that they send through
 // takes checksums and GSO packets as they are.
 func (n *Net) Live(r *Relay, offload bool) (*Live, error) {
-	l := &Live{relay: r, out: n.out, entrances: map[string]*entrance{}}
+	l := &Live{relay: r, out: n.out, entrances: map[string]*entrance{}, markers: -1}
 	if err := l.open(offload); err != nil {
 		l.Close()
 		return nil, err
@@ -199,16 +207,22 @@ func (n *Net) Live(r *Relay, offload bool) (*Live, error) {
 
 // Close takes the devices away.
 func (l *Live) Close() {
+	sockets := []int{l.markers}
 	for _, e := range l.entrances {
-		if e.fd >= 0 {
-			_ = unix.Close(e.fd)
+		sockets = append(sockets, e.fd)
+	}
+	for _, fd := range sockets {
+		if fd >= 0 {
+			_ = unix.Close(fd)
 		}
 	}
 	for _, k := range l.links {
 		_ = k.Close()
 	}
 	for _, e := range l.entrances {
-		if e.dev != nil {
+		if e.tun() {
+			_ = unix.Close(e.device) // the device ends with it
+		} else if e.dev != nil {
 			_ = netlink.LinkDel(e.dev)
 		}
 	}
@@ -240,61 +254,78 @@ func (l *Live) open(offload bool) (err error) {
 	if err := errors.Join(netlink.LinkSetMTU(far, liveMTU), setOffload("fr0", offload)); err != nil {
 		return fmt.Errorf("set up the devices after the relay: %w", err)
 	}
-	guard, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "gate", Type: ebpf.SchedCLS, Instructions: gate, License: "GPL",
-	})
+	guard, err := l.load("gate", gate)
 	if err != nil {
-		return refused(fmt.Errorf("load a gate: %w", err))
+		return err
 	}
-	l.progs = append(l.progs, guard)
 	watches := map[int]*ebpf.Program{}
 	for _, where := range []int{SeenComing, SeenUp, SeenLeaving} {
-		prog := &ebpf.ProgramSpec{Name: "watch", Type: ebpf.SchedCLS, Instructions: l.watch(where), License: "GPL"}
-		if watches[where], err = ebpf.NewProgram(prog); err != nil {
-			return refused(fmt.Errorf("load a watch: %w", err))
+		if watches[where], err = l.load("watch", l.watch(where)); err != nil {
+			return err
 		}
-		l.progs = append(l.progs, watches[where])
 	}
 	if err := l.attach(far, ebpf.AttachTCXIngress, watches[SeenLeaving]); err != nil {
 		return err
 	}
 	for i, p := range l.relay.plan.Programs {
-		e := &entrance{fd: -1}
+		e := &entrance{fd: -1, device: -1}
 		l.entrances[p.Name] = e
-		dev := &netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{
-				Name: fmt.Sprintf("in%d", i), MTU: liveMTU, HardwareAddr: packet.DefaultSource[:],
-			},
-			PeerName: fmt.Sprintf("in%dp", i), PeerHardwareAddr: packet.DefaultDestination[:], PeerMTU: liveMTU,
+		enter := l.cable
+		if !p.L2 {
+			enter = l.tunnel
 		}
-		if err := netlink.LinkAdd(dev); err != nil {
-			return fmt.Errorf("make a device: %w", err)
-		}
-		e.dev = dev
-		in, err := netlink.LinkByName(dev.PeerName)
-		if err != nil {
-			return fmt.Errorf("find %s: %w", dev.PeerName, err)
-		}
-		if err := errors.Join(netlink.LinkSetUp(dev), netlink.LinkSetUp(in)); err != nil {
-			return fmt.Errorf("set %s up: %w", dev.Name, err)
-		}
-		if err := l.attach(dev, ebpf.AttachTCXEgress, guard); err != nil {
+		if err := enter(e, fmt.Sprintf("in%d", i), p, guard, watches); err != nil {
 			return err
 		}
-		at, hook := netlink.Link(in), ebpf.AttachTCXIngress
-		if p.Hook == "tc/egress" {
-			at, hook = dev, ebpf.AttachTCXEgress
-		}
-		if err := errors.Join(
-			l.attach(at, hook, watches[SeenComing]),
-			l.attach(at, hook, l.relay.progs[p.Name]),
-			l.attach(in, ebpf.AttachTCXIngress, watches[SeenUp]),
-		); err != nil {
-			return err
-		}
-		if e.fd, err = packetSocket(dev.Attrs().Index); err != nil {
-			return fmt.Errorf("a packet socket on %s: %w", dev.Name, err)
-		}
+	}
+	return nil
+}
+
+func (l *Live) load(name string, code asm.Instructions) (*ebpf.Program, error) {
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: name, Type: ebpf.SchedCLS, Instructions: code, License: "GPL",
+	})
+	if err != nil {
+		return nil, refused(fmt.Errorf("load a %s: %w", name, err))
+	}
+	l.progs = append(l.progs, p)
+	return p, nil
+}
+
+// cable puts a program on one end of a cable.
+func (l *Live) cable(e *entrance, name string, p *ir.Program, guard *ebpf.Program,
+	watches map[int]*ebpf.Program) error {
+	dev := &netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: name, MTU: liveMTU, HardwareAddr: packet.DefaultSource[:]},
+		PeerName:  name + "p", PeerHardwareAddr: packet.DefaultDestination[:], PeerMTU: liveMTU,
+	}
+	if err := netlink.LinkAdd(dev); err != nil {
+		return fmt.Errorf("make a device: %w", err)
+	}
+	e.dev = dev
+	in, err := netlink.LinkByName(dev.PeerName)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", dev.PeerName, err)
+	}
+	if err := errors.Join(netlink.LinkSetUp(dev), netlink.LinkSetUp(in)); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	if err := l.attach(dev, ebpf.AttachTCXEgress, guard); err != nil {
+		return err
+	}
+	at, hook := netlink.Link(in), ebpf.AttachTCXIngress
+	if p.Hook == "tc/egress" {
+		at, hook = dev, ebpf.AttachTCXEgress
+	}
+	if err := errors.Join(
+		l.attach(at, hook, watches[SeenComing]),
+		l.attach(at, hook, l.relay.progs[p.Name]),
+		l.attach(in, ebpf.AttachTCXIngress, watches[SeenUp]),
+	); err != nil {
+		return err
+	}
+	if e.fd, err = packetSocket(dev.Attrs().Index); err != nil {
+		return fmt.Errorf("a packet socket on %s: %w", name, err)
 	}
 	return nil
 }
@@ -442,7 +473,7 @@ func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	if e == nil {
 		return nil, fmt.Errorf("the relay has no program %q", program)
 	}
-	if s.Mark != e.mark {
+	if s.Mark != e.mark && !e.written {
 		if err := unix.SetsockoptInt(e.fd, unix.SOL_SOCKET, unix.SO_MARK, int(s.Mark)); err != nil {
 			return nil, fmt.Errorf("set the mark: %w", err)
 		}
@@ -457,7 +488,7 @@ func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	head[1] = s.GSOType
 	binary.NativeEndian.PutUint16(head[2:], s.Linear)
 	binary.NativeEndian.PutUint16(head[4:], s.GSOSize)
-	_, err := unix.SendmsgBuffers(e.fd, [][]byte{head[:], s.Data}, nil, nil, 0)
+	err := e.send([][]byte{head[:], s.Data})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMSGSIZE) {
 		return nil, ErrRefused
 	}
@@ -468,9 +499,21 @@ func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	return l.await(e)
 }
 
+func (e *entrance) send(packet [][]byte) error {
+	if e.tun() {
+		return e.sendBare(packet)
+	}
+	_, err := unix.SendmsgBuffers(e.fd, packet, nil, nil, 0)
+	return err
+}
+
 // await sends a marker after what was sent, and waits until it is there.
 func (l *Live) await(e *entrance) ([]Seen, error) {
 	l.marks++
+	markers := e.fd
+	if e.tun() {
+		markers = l.markers
+	}
 	frame := make([]byte, 60+10)
 	binary.BigEndian.PutUint16(frame[10+12:], markerProto)
 	binary.BigEndian.PutUint32(frame[10+14:], l.marks)
@@ -479,7 +522,7 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 	for sent := start; ; {
 		if sent == start || time.Since(sent) > 100*time.Millisecond { // on a busy machine even a marker may be dropped
 			sent = time.Now()
-			if _, err := unix.SendmsgBuffers(e.fd, [][]byte{frame}, nil, nil, 0); err != nil {
+			if _, err := unix.SendmsgBuffers(markers, [][]byte{frame}, nil, nil, 0); err != nil {
 				return nil, fmt.Errorf("send a marker: %w", err)
 			}
 		}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"syscall"
 
 	"github.com/cilium/ebpf"
@@ -262,6 +263,9 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 		res.Verdict = sim.VerdictDrop
 	case actRedirect:
 		res.Verdict = sim.VerdictSent
+		if !r.hasLink(program) { // room for the link-layer header that the kernel writes
+			res.Data = res.Data[min(linkRoom, len(res.Data)):]
+		}
 	default:
 		return Result{}, fmt.Errorf("run %q: unknown verdict %d", program, act)
 	}
@@ -270,6 +274,14 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 		res.Copies = r.copies
 	}
 	return res, nil
+}
+
+// linkRoom is the size of an Ethernet header.
+const linkRoom = 14
+
+// hasLink reports whether a program's packets have a link-layer header.
+func (r *Relay) hasLink(program string) bool {
+	return !slices.ContainsFunc(r.plan.Programs, func(p *ir.Program) bool { return p.Name == program && !p.L2 })
 }
 
 // Events reads the ring empty. What it returns is valid until the next call.

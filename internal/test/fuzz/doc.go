@@ -21,4 +21,5 @@
 // linear. A packet comes in through a packet socket with a virtio header; the model gets it with the facts that a watch
 // in front of the program saw. What the next program gets and what comes out of the other end of a cable has to be what
 // the model says, with checksums completed and GSO packets cut up where the device in between makes the kernel do that.
+// Packets without a link-layer header come in through a tun device.
 package fuzz

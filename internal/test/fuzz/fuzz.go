@@ -44,6 +44,7 @@ type Report struct {
 	Events     int // records for user space
 	Partial    int // packets whose checksum was left to a device; RunLive only
 	Super      int // GSO packets; RunLive only
+	Left       int // packets that came out of the other end of the cable; RunLive only
 	Verdicts   map[sim.Verdict]int
 	Elapsed    time.Duration
 	Coverage   []*sim.Point

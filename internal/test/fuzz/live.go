@@ -8,8 +8,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
@@ -111,7 +114,7 @@ func (l *live) round(ctx context.Context) error {
 		if n%8 == 0 {
 			g, frame, _ = l.frame()
 		}
-		shot := shot(g, frame)
+		shot := shot(g, frame, !l.program(g.Program.Name.Value).L2)
 		text, err := l.try(g.Program.Name.Value, shot)
 		if err != nil {
 			return err
@@ -150,6 +153,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 	if err != nil && !errors.Is(err, testrun.ErrRefused) {
 		return "", err
 	}
+	bare := !l.program(program).L2
 	var want []expected
 	var up, left []testrun.Seen
 	if err := b.setClock(b.model); err != nil {
@@ -158,6 +162,9 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 	for _, p := range seen {
 		switch p.Where {
 		case testrun.SeenUp:
+			if bare {
+				p.Packet = framed(p.Packet, p.Packet.Proto)
+			}
 			up = append(up, p)
 		case testrun.SeenLeaving:
 			left = append(left, p)
@@ -165,6 +172,9 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 			res, err := b.model.Run(program, p.Packet)
 			if err != nil {
 				return fmt.Sprintf("%v: %s", err, show(&p.Packet)), nil
+			}
+			if bare {
+				l.frameResult(program, &p, &res)
 			}
 			want = append(want, expected{p, res})
 			b.events = append(b.events, res.Events...)
@@ -216,6 +226,68 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 	}
 	return b.readEvents(), nil
 }
+
+// framed returns a packet that has no link-layer header with one: those that compare and judge then need to know of
+// frames only.
+func framed(p sim.Packet, proto uint16) sim.Packet {
+	p.Data = slices.Concat(make([]byte, linkHeader), p.Data)
+	binary.BigEndian.PutUint16(p.Data[linkHeader-2:], proto)
+	if p.Partial != (sim.Partial{}) {
+		p.Partial.Start += linkHeader
+		p.Partial.Field += linkHeader
+	}
+	return p
+}
+
+// frameResult does this for a packet that came, and for what becomes of it: what goes on is of the IP version that its
+// first header says, and what is sent has the addresses of its next hop.
+func (l *live) frameResult(program string, came *testrun.Seen, res *sim.Result) {
+	proto := came.Packet.Proto
+	if out := res.Packet.Data; res.Verdict != sim.VerdictUp && len(out) > 0 {
+		switch out[0] >> 4 {
+		case 4:
+			proto = unix.ETH_P_IP
+		case 6:
+			proto = unix.ETH_P_IPV6
+		}
+	}
+	came.Packet = framed(came.Packet, came.Packet.Proto)
+	res.Packet = framed(res.Packet, proto)
+	res.Packet.Proto = 0
+	if res.Hop != nil {
+		res.Hop = l.found(program, res)
+		copy(res.Packet.Data, res.Hop.Dst[:])
+		copy(res.Packet.Data[6:], res.Hop.Src[:])
+	}
+}
+
+// found is the hop that the kernel finds for a packet that it writes the link-layer header of, by its own routes and
+// neighbours: whatever a row holds, the program has left that to it.
+func (l *live) found(program string, res *sim.Result) *sim.Hop {
+	hop := *res.Hop
+	hop.State = ir.HopNeighbour // which may or may not be resolved
+	for s := range ir.Stmts(l.program(program).Body) {
+		c, ok := s.(*ir.CheckHop)
+		if ok && c.Hop.Row != nil && c.Hop.Member.Type.Kind == ir.NextHop {
+			return &hop
+		}
+	}
+	var ends [2]netip.Addr
+	switch b := res.Packet.Data[linkHeader:]; {
+	case len(b) >= 20 && b[0]>>4 == 4:
+		ends = [2]netip.Addr{netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))}
+	case len(b) >= 40 && b[0]>>4 == 6:
+		ends = [2]netip.Addr{netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))}
+	}
+	odd := func(a netip.Addr) bool { return !a.IsGlobalUnicast() || a.Is4In6() || a.Is4() && a.As4()[0] == 0 }
+	if !slices.ContainsFunc(ends[:], odd) {
+		hop = l.net.Route(ends[0], ends[1])
+	}
+	return &hop
+}
+
+// linkHeader is the size of an Ethernet header.
+const linkHeader = 14
 
 func show(p *sim.Packet) string {
 	text := fmt.Sprintf("%x", p.Data)
@@ -270,7 +342,8 @@ func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.
 	if w.res.Verdict == sim.VerdictUp {
 		want = w.came.Packet
 	}
-	egress := l.program(program).Hook == "tc/egress"
+	p := l.program(program)
+	egress := p.Hook == "tc/egress" && p.L2
 	if egress { // it has gone through a cable, after which its priority is no one's
 		want.Priority, want.Proto = got.Priority, 0
 	}
@@ -426,8 +499,10 @@ func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.
 		if !w.right() {
 			return nil, ""
 		}
+		l.report.Left++
 		return nil, l.cutUp(w, left, from)
 	}
+	l.report.Left++
 	got := left[0].Packet
 	if !l.offload {
 		want.Data, want.Partial = complete(&want), sim.Partial{}

@@ -85,6 +85,12 @@ var liveFaults = []fault{
 		new: `, 0, `},
 	{where: "code", spec: "families", what: "the kernel doesn't learn that IPv4 is IPv6 now", old: `, FR_TO_IPV6, `,
 		new: `, 0, `},
+	{where: "code", spec: "bare", what: "a packet without a link-layer header has no room for one",
+		old: `bpf_skb_change_head\(skb, 14, 0\)`, new: `0`},
+	{where: "code", spec: "bare", what: "the kernel doesn't learn that IPv6 is IPv4 now, on a tun device",
+		old: `, FR_TO_IPV4\b`, new: `, 0`},
+	{where: "code", spec: "bare", what: "the kernel doesn't learn that IPv4 is IPv6 now, on a tun device",
+		old: `, FR_TO_IPV6\b`, new: `, 0`},
 	{where: "helper", spec: "echo", what: "segments may be larger than the MTU of their route",
 		old: `fib->tot_len = len < 0xFFFF \? len : 0xFFFF;`, new: `fib->tot_len = skb->gso_size ? 0 : len;`},
 }

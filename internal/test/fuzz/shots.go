@@ -12,15 +12,20 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// shot returns a packet made of a frame, with facts that only a device can give it.
-func shot(g *sample.Generator, f *packet.Frame) *testrun.Shot {
+// shot returns a packet made of a frame, with facts that only a device can give it. Bare says that it has no link-layer
+// header.
+func shot(g *sample.Generator, f *packet.Frame, bare bool) *testrun.Shot {
 	if len(f.Spans) > 0 && g.One(24) { // a packet that takes more than a page
 		if data := sample.Resize(g.Headers, f, 2000+g.IntN(4500)); data != nil {
 			f = &packet.Frame{Data: data, Spans: f.Spans}
 		}
 	}
 	p := g.Packet(f)
-	if p.VLAN != nil && len(p.Data) >= 12 {
+	link := 0 // by what a link-layer header that is there for the while moves the headers
+	if bare {
+		link = linkHeader
+		p.Data, p.VLAN = slices.Concat(make([]byte, link), p.Data), nil
+	} else if p.VLAN != nil && len(p.Data) >= 12 {
 		tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, p.VLAN.Proto), p.VLAN.TCI)
 		p.Data = slices.Insert(slices.Clone(p.Data), 12, tag...)
 	} else if len(p.Data) >= 14 && g.One(24) {
@@ -39,7 +44,7 @@ func shot(g *sample.Generator, f *packet.Frame) *testrun.Shot {
 	if t := binary.BigEndian.Uint16(s.Data[12:]); (t == 0x8100 || t == 0x88a8) && len(s.Data) < 26 {
 		s.Data = append(s.Data, make([]byte, 26-len(s.Data))...) // the kernel drops a frame that ends inside its tag
 	}
-	moved := 0 // by what a tag moves the headers
+	moved := link // and a tag
 	if sample.Tagged(s.Data) && !sample.Tagged(f.Data) {
 		moved = 4
 	}
@@ -63,6 +68,12 @@ func shot(g *sample.Generator, f *packet.Frame) *testrun.Shot {
 	case n < 19:
 		start := 14 + g.IntN(64)
 		leave(g, s, sim.Partial{Start: start, Field: start + g.IntN(24)})
+	}
+	s.Data = s.Data[link:]
+	s.Linear -= min(s.Linear, uint16(link))
+	if s.Partial != (sim.Partial{}) {
+		s.Partial.Start -= link
+		s.Partial.Field -= link
 	}
 	return s
 }
