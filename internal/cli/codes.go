@@ -58,4 +58,10 @@ var (
 			"The message has what is known.",
 		"$ fastrelay-gen build spec.cue     # the disk is full",
 		"$ df . && fastrelay-gen doctor     # what the machine lacks")
+
+	codeNoHeaders = diag.Define("FR0519", "no headers to show",
+		"Wireshark knows the standard headers. A dissector shows headers that the spec declares, where they\n"+
+			"are in the stack of a program, after Ethernet, IP, UDP or TCP.",
+		"$ fastrelay-gen dissector examples/paths/spec.cue",
+		"$ fastrelay-gen dissector examples/turn/spec.cue")
 )

@@ -158,6 +158,19 @@ func candidates(c *spec.Constraint, f *spec.Field) []Value {
 // Allows reports whether a constraint allows a value of a field.
 func Allows(c *spec.Constraint, f *spec.Field, v Value) bool { return c == nil || allows(c, f, v) }
 
+// Literal gives a literal of a constraint the type of its field.
+func Literal(l spec.Literal, f *spec.Field) (Value, error) { return parseLiteral(l, f) }
+
+// Prefix returns what the bytes of a field begin with where a literal of a constraint says that: hexadecimal digits,
+// of which so many bits count.
+func Prefix(l spec.Literal, f *spec.Field) (digits string, n int, ok bool) {
+	if p, err := literal.Prefix(l.Text); f.Type == "ip" && err == nil {
+		return hex.EncodeToString(p.Masked().Addr().AsSlice()), p.Bits(), p.Addr().BitLen() == 8*f.Bytes
+	}
+	v, err := parseLiteral(l, f)
+	return hex.EncodeToString(v.Bytes), 8 * len(v.Bytes), err == nil && v.Bytes != nil && f.MaxBits() == 0
+}
+
 // allows reports whether a value satisfies a constraint.
 func allows(c *spec.Constraint, f *spec.Field, v Value) bool {
 	switch c.Op {

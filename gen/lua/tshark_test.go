@@ -1,0 +1,590 @@
+package lua_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen/lua"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+var (
+	flagPackets = flag.Int("packets", 12_000, "random packets in all that tshark dissects")
+	flagSeed    = flag.Uint64("seed", 1, "other packets")
+)
+
+// tshark shows fields of random packets, right ones and spoilt ones, with the values and at the places that the model
+// reads them.
+func TestFieldsAgree(t *testing.T) {
+	specs := specFiles(t)
+	for _, file := range specs {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			r, list, err := build.Plan(t.Context(), file)
+			if err != nil || list.Len() > 0 {
+				t.Fatal(err, list)
+			}
+			d := newDissected(t, r, *flagPackets/len(specs))
+			d.run()
+			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths that disagree, %d values that aren't "+
+				"allowed, %d headers cut off", len(d.packets), d.skipped, d.shown, d.fields, d.lengths, d.values, d.truncated)
+			if known := len(d.packets) - d.skipped; d.whole*4 < known {
+				t.Errorf("%d of %d packets have all headers", d.whole, known)
+			}
+		})
+	}
+}
+
+// specFiles are the golden specs and the examples that have headers which Wireshark can find.
+func specFiles(t *testing.T) (out []string) {
+	t.Helper()
+	for _, pattern := range []string{"../../golden/*/spec.cue", "../../examples/*/spec.cue"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			s, list := spec.LoadFile(f)
+			if list.Len() > 0 {
+				t.Fatal(f, list)
+			}
+			_, err := lua.Render(s)
+			switch {
+			case err != nil && !errors.Is(err, lua.ErrNothing):
+				t.Fatal(f, err)
+			case err != nil && own(s):
+				t.Errorf("%s: a program's stack has headers of the spec, and there is no dissector", f)
+			case own(s):
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// own reports whether a program's stack has a header of the spec after others.
+func own(s *spec.Spec) bool {
+	hs := packet.NewHeaders(s)
+	return slices.ContainsFunc(s.Programs, func(p *spec.Program) bool {
+		return p.Hook != "tcp/congestion" && slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
+			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool {
+				return slices.ContainsFunc(hs.Group(n.Value), func(h *spec.Header) bool { return !h.Std })
+			})
+		})
+	})
+}
+
+// dissected are packets that tshark takes apart with the dissector of a spec.
+type dissected struct {
+	*testing.T
+	spec    *spec.Spec
+	headers *packet.Headers
+	packets []*sent
+	name    string
+
+	skipped, shown, whole, fields, lengths, values, truncated int
+}
+
+// sent is a packet.
+type sent struct {
+	program *spec.Program
+	data    []byte
+	frame   *packet.Frame // as it was before it was spoilt
+	right   bool          // it wasn't
+}
+
+func newDissected(t *testing.T, r *build.Result, packets int) *dissected {
+	t.Helper()
+	d := &dissected{T: t, spec: r.Spec, headers: packet.NewHeaders(r.Spec), name: lua.Prefix + r.Spec.Name.Value}
+	src := sample.NewSource(*flagSeed)
+	few := sample.Few(r.Plan)
+	settings := src.Settings(r.Plan, 0)
+	model, err := sim.New(few, settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	model.World.Refuses, model.World.Clock = testrun.Refuses, sample.Clock
+	generators := src.Generators(r.Spec, r.Plan, d.headers, settings)
+	src.State(few, model, generators...)
+	generators = slices.DeleteFunc(generators, func(g *sample.Generator) bool {
+		return !slices.ContainsFunc(g.Frame(model).Spans, func(sp *packet.Span) bool { return !sp.Header.Std })
+	})
+	if len(generators) == 0 {
+		t.Fatal("no program has a header of the spec")
+	}
+	for len(d.packets) < packets {
+		g := sample.Pick(src, generators)
+		f := g.Frame(model)
+		if len(f.Spans) == 0 {
+			continue
+		}
+		p := &sent{program: g.Program, data: f.Data, frame: f, right: len(d.packets)%2 == 0}
+		if !p.right {
+			spoilt := g.Packet(f)
+			if p.data = spoilt.Data; spoilt.VLAN != nil || len(p.data) == 0 {
+				continue
+			}
+			p.right = bytes.Equal(p.data, f.Data)
+		}
+		d.packets = append(d.packets, p)
+	}
+	return d
+}
+
+// pdml is what tshark prints of a packet.
+type pdml struct {
+	Protos []element `xml:"proto"`
+}
+
+type element struct {
+	Name   string    `xml:"name,attr"`
+	Show   string    `xml:"show,attr"`
+	Value  string    `xml:"value,attr"`
+	Pos    int       `xml:"pos,attr"`
+	Size   int       `xml:"size,attr"`
+	Fields []element `xml:"field"`
+}
+
+func (d *dissected) run() {
+	d.Helper()
+	dir := d.TempDir()
+	text, err := lua.Render(d.spec)
+	if err != nil {
+		d.Fatal(err)
+	}
+	script, capture := filepath.Join(dir, "dissector.lua"), filepath.Join(dir, "packets.pcap")
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+		d.Fatal(err)
+	}
+	var frames []testnet.Frame
+	for _, p := range d.packets {
+		frames = append(frames, testnet.Frame{Data: p.data})
+	}
+	file, err := os.Create(capture)
+	if err != nil {
+		d.Fatal(err)
+	}
+	if err := errors.Join(testnet.WritePcap(file, frames), file.Close()); err != nil {
+		d.Fatal(err)
+	}
+	args := []string{"-n", "-r", capture, "-X", "lua_script:" + script, "-T", "pdml", "-J", d.protocols()}
+	// What no number says is in a packet, a user says.
+	for _, parent := range [][2]string{
+		{"udp", "1-65535"}, {"tcp", "1-65535"}, {"ip", "0,3,5,7-16,18-40,42-57,59-255"},
+	} {
+		if strings.Contains(text, `{parent = "`+parent[0]+`"`) {
+			args = append(args, "-o", d.preference(text, parent[0])+":"+parent[1])
+		}
+	}
+	cmd := exec.Command("tshark", args...)
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	decoder := xml.NewDecoder(out)
+	n := 0
+	for !d.Failed() {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			d.Errorf("after %d packets: %v", n, err)
+			break
+		}
+		start, ok := token.(xml.StartElement)
+		if !ok || start.Name.Local != "packet" {
+			continue
+		}
+		var p pdml
+		if err := decoder.DecodeElement(&p, &start); err != nil {
+			d.Errorf("packet %d: %v", n, err)
+			break
+		}
+		if n >= len(d.packets) {
+			d.Error("more packets than there are")
+			break
+		}
+		d.packet(n, d.packets[n], &p)
+		n++
+	}
+	_, _ = io.Copy(io.Discard, out)
+	err = cmd.Wait()
+	if text := complaints.String(); err != nil || strings.Contains(text, "lua") || strings.Contains(text, "Lua") {
+		d.Fatalf("tshark %s: %v: %s", strings.Join(args, " "), err, text)
+	}
+	if n != len(d.packets) && !d.Failed() {
+		d.Fatalf("tshark shows %d of %d packets: %s", n, len(d.packets), &complaints)
+	}
+}
+
+// protocols are the names of the dissector's protocols.
+func (d *dissected) protocols() string {
+	out := d.name
+	for _, parent := range []string{"udp", "tcp", "ip", "ethertype"} {
+		out += " " + d.name + "_" + parent
+	}
+	return out
+}
+
+// preference is the name of the preference for a kind of header in front: the first one's protocol has no suffix.
+func (d *dissected) preference(text, parent string) string {
+	first := strings.Index(text, "table.insert(tables, ")
+	if strings.HasPrefix(text[first:], `table.insert(tables, {parent = "`+parent+`"`) {
+		return d.name + "." + parent
+	}
+	return d.name + "_" + parent + "." + parent
+}
+
+// reading is a field that tshark shows.
+type reading struct {
+	header, field string
+	element
+}
+
+// leaves collects the fields of the spec, and the marks on them.
+func (d *dissected) leaves(es []element, out *[]reading, marks map[string]int, at string) {
+	for _, e := range es {
+		path, ours := strings.CutPrefix(e.Name, d.name+".")
+		header, field, _ := strings.Cut(path, ".")
+		switch {
+		case ours && strings.HasPrefix(path, "_"):
+			marks[strings.TrimPrefix(path, "_")+" "+at]++
+		case ours && field != "":
+			*out = append(*out, reading{header, field, e})
+			at = path
+		}
+		d.leaves(e.Fields, out, marks, at)
+	}
+}
+
+// packet compares what tshark shows of a packet with what the model reads.
+func (d *dissected) packet(n int, p *sent, shown *pdml) {
+	d.Helper()
+	var got []reading
+	marks := map[string]int{}
+	for _, proto := range shown.Protos {
+		if strings.HasPrefix(proto.Name, d.name) {
+			d.leaves(proto.Fields, &got, marks, "")
+			break // another one is in a packet inside of this one
+		}
+	}
+	first := slices.IndexFunc(p.frame.Spans, func(sp *packet.Span) bool { return !sp.Header.Std })
+	if first < 0 {
+		return
+	}
+	fail := func(format string, args ...any) {
+		d.Helper()
+		text := fmt.Sprintf(format, args...)
+		for _, r := range got {
+			text += fmt.Sprintf("\n%s.%s at %d, %d bytes: %s (%s)", r.header, r.field, r.Pos, r.Size, r.Show, r.Value)
+		}
+		d.Errorf("packet %d of program %s: %s\n%x", n, p.program.Name.Value, text, p.data)
+	}
+	var headers []*spec.Header
+	var after []int
+	for _, sp := range p.frame.Spans {
+		headers, after = append(headers, sp.Header), append(after, sp.After)
+	}
+	if !d.outerRight(p.data, headers[:first], headers[first]) {
+		d.skipped++
+		return // what Wireshark makes of it is its business
+	}
+	spans, problems := d.headers.Parse(p.data, headers, packet.Options{After: after})
+	want := d.readings(p.data, spans[min(first, len(spans)):])
+	whole := len(spans) == len(headers)
+	if last := slices.IndexFunc(headers[first:], func(h *spec.Header) bool { return h.Std }); last >= 0 {
+		whole = len(spans) >= first+last
+		want = d.readings(p.data, spans[first:min(len(spans), first+last)])
+	}
+	same := 0
+	for same < min(len(got), len(want)) && got[same].header == want[same].header && got[same].field == want[same].field {
+		if text := want[same].differs(&got[same]); text != "" {
+			fail("%s.%s: %s", got[same].header, got[same].field, text)
+			return
+		}
+		same++
+	}
+	d.fields += same
+	cut := false // the last header is shown as far as it fits
+	for m, count := range marks {
+		switch {
+		case strings.HasPrefix(m, "length"):
+			d.lengths += count
+		case strings.HasPrefix(m, "value"):
+			d.values += count
+		default:
+			d.truncated += count
+			cut = true
+		}
+	}
+	p.right = p.right && whole && len(problems) == 0
+	if len(got) > 0 {
+		d.shown++
+	}
+	agrees := same == len(want) && same == len(got)
+	other := !agrees && d.other(p, got, headers[:first], cut)
+	if same == len(want) && whole || other {
+		d.whole++
+	}
+	switch {
+	case agrees && whole:
+		d.marks(problems, marks, headers[first:], fail)
+	case agrees, other:
+	case !p.right && (same == len(got) || same == len(want) && cut):
+	default:
+		fail("%d of %d fields agree, %d are shown; %v", same, len(want), len(got), problems)
+	}
+}
+
+// marks compares the lengths that are marked as wrong with those that the model finds wrong.
+func (d *dissected) marks(problems []packet.Problem, marks map[string]int, headers []*spec.Header,
+	fail func(string, ...any)) {
+	want := map[string]int{}
+	for _, p := range problems {
+		header, field, _ := strings.Cut(p.Field, ".")
+		i := slices.IndexFunc(headers, func(h *spec.Header) bool { return h.Name.Value == header && !h.Std })
+		if i < 0 {
+			continue
+		}
+		for _, f := range headers[i].Fields {
+			if f.Name.Value == field && f.Counts != nil && !strings.Contains(p.Text, "allow") {
+				want["length "+p.Field]++
+			}
+		}
+	}
+	for k, n := range want {
+		if (marks[k] > 0) != (n > 0) {
+			fail("%s is not marked", k)
+		}
+	}
+	for k := range marks {
+		if path, ok := strings.CutPrefix(k, "length "); ok && want[k] == 0 && strings.Count(path, ".") == 1 &&
+			!d.hasElements(path) {
+			fail("%s is marked", k)
+		}
+	}
+}
+
+func (d *dissected) hasElements(path string) bool {
+	header, field, _ := strings.Cut(path, ".")
+	return slices.ContainsFunc(d.headers.Header(header).Fields, func(f *spec.Field) bool {
+		return f.Name.Value == field && len(f.Elements) > 0
+	})
+}
+
+// other reports whether what is shown is what another program's stack reads; of the last header, if it is cut off, only
+// which one it is.
+func (d *dissected) other(p *sent, got []reading, front []*spec.Header, cut bool) bool {
+	for _, program := range d.spec.Programs {
+		headers, after := slices.Clone(front), make([]int, len(front))
+		at := map[string]int{}
+		rest := got
+		for _, e := range program.Stack {
+			h := d.nextHeader(e, rest)
+			if h == nil {
+				continue
+			}
+			host := 0
+			if e.After != nil {
+				host = at[e.After.Value]
+			}
+			headers, after = append(headers, h), append(after, host)
+			at[e.Var.Value] = len(headers)
+			spans, _ := d.headers.Parse(p.data, headers, packet.Options{After: after})
+			if len(spans) < len(headers) {
+				if cut && !slices.ContainsFunc(rest, func(r reading) bool { return r.header != h.Name.Value }) {
+					return true
+				}
+				break
+			}
+			want := d.readings(p.data, spans[len(spans)-1:])
+			for i := range want {
+				if i >= len(rest) || want[i].header != rest[i].header || want[i].field != rest[i].field ||
+					want[i].differs(&rest[i]) != "" {
+					return false
+				}
+			}
+			rest = rest[len(want):]
+		}
+		if len(rest) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// nextHeader is the header of an entry that a reading is of, if it is one of the spec.
+func (d *dissected) nextHeader(e *spec.StackEntry, got []reading) *spec.Header {
+	for _, n := range e.Headers {
+		for _, h := range d.headers.Group(n.Value) {
+			if !h.Std && len(got) > 0 && got[0].header == h.Name.Value {
+				return h
+			}
+		}
+	}
+	return nil
+}
+
+// outerRight reports whether the headers in front of those of the spec are what Wireshark takes them for.
+func (d *dissected) outerRight(frame []byte, headers []*spec.Header, next *spec.Header) bool {
+	spans, problems := d.headers.Parse(frame, headers, packet.Options{})
+	if len(spans) < len(headers) {
+		return false
+	}
+	for i, h := range append(slices.Clone(headers[1:]), next) {
+		if len(h.After) > 0 && !slices.ContainsFunc(h.After, func(a *spec.After) bool {
+			return a.Parent.Value == spans[i].Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
+				pl := spans[i].Place(m.Field.Path[len(m.Field.Path)-1].Value)
+				return !packet.Allows(m.Is, pl.Field, pl.Get(frame))
+			})
+		}) {
+			return false
+		}
+	}
+	last := spans[len(spans)-1]
+	if src := last.Place("src_port"); src != nil && src.Get(frame).Int == 0 && last.Place("dst_port").Get(frame).Int == 0 {
+		return false // ports that are no one's
+	}
+	for _, field := range []string{"protocol", "next_header"} {
+		pl := last.Place(field)
+		if pl != nil && slices.Contains([]uint64{1, 2, 4, 6, 17, 41, 58}, pl.Get(frame).Int) { // a protocol of Wireshark's
+			return false
+		}
+	}
+	return !slices.ContainsFunc(problems, func(p packet.Problem) bool { return !strings.HasSuffix(p.Field, "checksum") })
+}
+
+// expected is a field as the model reads it.
+type expected struct {
+	header, field string
+	pos, size     int
+	integer       bool
+	value         uint64
+	bytes         string
+}
+
+func (x *expected) differs(r *reading) string {
+	switch {
+	case r.Pos != x.pos || r.Size != x.size:
+		return fmt.Sprintf("it is at %d, %d bytes", x.pos, x.size)
+	case x.integer:
+		if v, err := strconv.ParseUint(r.Show, 0, 64); err != nil || v != x.value {
+			return fmt.Sprintf("it is %d", x.value)
+		}
+	case r.Value != x.bytes:
+		return "it is " + x.bytes
+	}
+	return ""
+}
+
+func (d *dissected) readings(frame []byte, spans []*packet.Span) (out []expected) {
+	for _, sp := range spans {
+		for _, pl := range sp.Places {
+			if !pl.There || pl.Bits == 0 {
+				continue
+			}
+			at := pl.Bit / 8
+			x := expected{header: sp.Name(), field: pl.Field.Name.Value, pos: at, size: (pl.Bit+pl.Bits+7)/8 - at}
+			v := pl.Get(frame)
+			if x.integer, x.value = v.Bytes == nil, v.Int; !x.integer {
+				x.bytes = hex.EncodeToString(v.Bytes)
+			}
+			out = append(out, x)
+			out = append(out, elements(frame, sp, &pl)...)
+		}
+	}
+	return out
+}
+
+// elements reads a list of elements, as RFC 8285 says.
+func elements(frame []byte, sp *packet.Span, pl *packet.Place) (out []expected) {
+	form := formOf(frame, sp, pl)
+	if form == nil {
+		return nil
+	}
+	at, end := pl.Bit/8, (pl.Bit+pl.Bits)/8
+	add := func(what string, at, size int, integer bool, v int) {
+		x := expected{
+			header: sp.Name(), field: pl.Field.Name.Value + "." + what, pos: at, size: size, integer: integer,
+			value: uint64(v),
+		}
+		if !integer {
+			x.bytes = hex.EncodeToString(frame[at : at+size])
+		}
+		out = append(out, x)
+	}
+	for at < end {
+		id := int(frame[at]) >> (8 - form.ID)
+		if id == form.Pad {
+			at++
+			continue
+		}
+		head := form.ID / 4
+		if id == form.Stop || at+head > end {
+			break
+		}
+		size := int(frame[at+head-1])&(1<<form.ID-1) + form.Bias
+		if at+head+size > end {
+			break
+		}
+		add("id", at, 1, true, id)
+		add("length", at+head-1, 1, true, size)
+		if size > 0 {
+			add("content", at+head, size, false, 0)
+		}
+		at += head + size
+	}
+	return out
+}
+
+// formOf is the form of a list's elements whose condition is true: of those in the specs, comparisons of one field.
+func formOf(frame []byte, sp *packet.Span, pl *packet.Place) *spec.Elements {
+	for _, e := range pl.Field.Elements {
+		if e.When == nil || condition(frame, sp, e.When) != 0 {
+			return e
+		}
+	}
+	return nil
+}
+
+func condition(frame []byte, sp *packet.Span, e *spec.Expr) uint64 {
+	arg := func(i int) uint64 { return condition(frame, sp, e.Args[i]) }
+	switch e.Op {
+	case spec.OpInt:
+		return e.Int
+	case spec.OpName:
+		return sp.Place(e.Path[0].Value).Get(frame).Int
+	case spec.OpAnd:
+		return arg(0) & arg(1)
+	case spec.OpEq:
+		if arg(0) == arg(1) {
+			return 1
+		}
+		return 0
+	}
+	panic("a condition of elements that the test doesn't know")
+}
