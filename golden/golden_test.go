@@ -81,6 +81,13 @@ func TestCases(t *testing.T) {
 	}
 }
 
+// Dissectors of specs whose headers have all that a header may have.
+func TestDissectors(t *testing.T) {
+	for _, name := range []string{"bits", "elements", "frames", "varint"} {
+		compare(t, filepath.Join(name, "dissector.lua"), command(t, 0, "dissector", filepath.Join(name, "spec.cue")))
+	}
+}
+
 // The kernel loads every case and agrees with its tests.
 func TestCasesInTheKernel(t *testing.T) {
 	needs.Root(t)

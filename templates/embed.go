@@ -1,5 +1,5 @@
-// Package templates holds the texts that back ends fill in: what generated C, Go and Lua look like. Templates have no logic
-// but loops and conditions; all that they show is computed in gen/bpf, gen/glue and gen/lua.
+// Package templates holds the texts that back ends fill in: what generated C, Go and Lua look like. Templates have no
+// logic but loops and conditions; all that they show is computed in gen/bpf, gen/glue and gen/lua.
 package templates
 
 import "embed"

@@ -62,7 +62,8 @@ var tables = []struct {
 // keys are the fields that these tables look at; ports have a direction.
 var keys = map[string]string{
 	"udp.src_port": "src_port", "udp.dst_port": "dst_port", "tcp.src_port": "src_port", "tcp.dst_port": "dst_port",
-	"ipv4.protocol": "match_uint", "ipv6.next_header": "match_uint", "eth.type": "match_uint", "vlan.type": "match_uint",
+	"ipv4.protocol": "match_uint", "ipv6.next_header": "match_uint",
+	"eth.type": "match_uint", "vlan.type": "match_uint",
 }
 
 var identifier = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
@@ -119,8 +120,8 @@ func (r *renderer) render() (string, error) {
 	}
 	for _, t := range tables {
 		if values, ok := r.tables[t.parent]; ok {
-			r.line("table.insert(tables, {parent = %q, table = %q, label = %q, most = %d, values = %q})", t.parent, t.table,
-				t.label, t.most, values)
+			r.line("table.insert(tables, {parent = %q, table = %q, label = %q, most = %d, values = %q})", t.parent,
+				t.table, t.label, t.most, values)
 		}
 	}
 	r.out.WriteString(rest)
@@ -157,7 +158,8 @@ func (r *renderer) match(parent string, m *spec.FieldMatch) string {
 	}
 	if !h.Std {
 		f := find(h, field)
-		return fmt.Sprintf("{field = %s, is = function(tvb, place, v) return %s end}", name(field), r.constraint(m.Is, f))
+		return fmt.Sprintf("{field = %s, is = function(tvb, place, v) return %s end}", name(field),
+			r.constraint(m.Is, f))
 	}
 	from := keys[parent+"."+field]
 	if from == "" {
@@ -224,8 +226,8 @@ func (r *renderer) field(h *spec.Header, f *spec.Field, bit int, fixed bool) []s
 			if e.When != nil {
 				when = fmt.Sprintf(", when = function(c) return %s end", r.expr(h, e.When))
 			}
-			forms = append(forms, fmt.Sprintf("{id = %d, bias = %d, pad = %d, stop = %d%s}", e.ID, e.Bias, e.Pad, e.Stop,
-				when))
+			forms = append(forms, fmt.Sprintf("{id = %d, bias = %d, pad = %d, stop = %d%s}",
+				e.ID, e.Bias, e.Pad, e.Stop, when))
 		}
 		add("elements = {%s}", strings.Join(forms, ", "))
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -43,8 +42,8 @@ func TestFieldsAgree(t *testing.T) {
 			}
 			d := newDissected(t, r, *flagPackets/len(specs))
 			d.run()
-			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths that disagree, %d values that aren't "+
-				"allowed, %d headers cut off", len(d.packets), d.skipped, d.shown, d.fields, d.lengths, d.values, d.truncated)
+			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths "+
+				"that disagree, %d values that aren't allowed, %d headers cut off", len(d.packets), d.skipped, d.shown, d.fields, d.lengths, d.values, d.truncated)
 			if known := len(d.packets) - d.skipped; d.whole*4 < known {
 				t.Errorf("%d of %d packets have all headers", d.whole, known)
 			}
@@ -164,26 +163,15 @@ type element struct {
 
 func (d *dissected) run() {
 	d.Helper()
-	dir := d.TempDir()
 	text, err := lua.Render(d.spec)
 	if err != nil {
 		d.Fatal(err)
 	}
-	script, capture := filepath.Join(dir, "dissector.lua"), filepath.Join(dir, "packets.pcap")
-	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
-		d.Fatal(err)
-	}
-	var frames []testnet.Frame
+	var packets [][]byte
 	for _, p := range d.packets {
-		frames = append(frames, testnet.Frame{Data: p.data})
+		packets = append(packets, p.data)
 	}
-	file, err := os.Create(capture)
-	if err != nil {
-		d.Fatal(err)
-	}
-	if err := errors.Join(testnet.WritePcap(file, frames), file.Close()); err != nil {
-		d.Fatal(err)
-	}
+	script, capture := files(d.T, text, packets)
 	args := []string{"-n", "-r", capture, "-X", "lua_script:" + script, "-T", "pdml", "-J", d.protocols()}
 	// What no number says is in a packet, a user says.
 	for _, parent := range [][2]string{
@@ -194,7 +182,7 @@ func (d *dissected) run() {
 		}
 	}
 	cmd := exec.Command("tshark", args...)
-	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir)
+	cmd.Env = append(os.Environ(), "HOME="+d.TempDir())
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.StdoutPipe()
@@ -321,7 +309,8 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 		want = d.readings(p.data, spans[first:min(len(spans), first+last)])
 	}
 	same := 0
-	for same < min(len(got), len(want)) && got[same].header == want[same].header && got[same].field == want[same].field {
+	for same < min(len(got), len(want)) && got[same].header == want[same].header &&
+		got[same].field == want[same].field {
 		if text := want[same].differs(&got[same]); text != "" {
 			fail("%s.%s: %s", got[same].header, got[same].field, text)
 			return
@@ -466,16 +455,19 @@ func (d *dissected) outerRight(frame []byte, headers []*spec.Header, next *spec.
 		}
 	}
 	last := spans[len(spans)-1]
-	if src := last.Place("src_port"); src != nil && src.Get(frame).Int == 0 && last.Place("dst_port").Get(frame).Int == 0 {
+	port := func(field string) uint64 { return last.Place(field).Get(frame).Int }
+	if last.Place("src_port") != nil && port("src_port") == 0 && port("dst_port") == 0 {
 		return false // ports that are no one's
 	}
 	for _, field := range []string{"protocol", "next_header"} {
 		pl := last.Place(field)
-		if pl != nil && slices.Contains([]uint64{1, 2, 4, 6, 17, 41, 58}, pl.Get(frame).Int) { // a protocol of Wireshark's
-			return false
+		if pl != nil && slices.Contains([]uint64{1, 2, 4, 6, 17, 41, 58}, pl.Get(frame).Int) {
+			return false // a protocol that Wireshark knows
 		}
 	}
-	return !slices.ContainsFunc(problems, func(p packet.Problem) bool { return !strings.HasSuffix(p.Field, "checksum") })
+	return !slices.ContainsFunc(problems, func(p packet.Problem) bool {
+		return !strings.HasSuffix(p.Field, "checksum")
+	})
 }
 
 // expected is a field as the model reads it.
