@@ -43,7 +43,8 @@ func TestFieldsAgree(t *testing.T) {
 			d := newDissected(t, r, *flagPackets/len(specs))
 			d.run()
 			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths "+
-				"that disagree, %d values that aren't allowed, %d headers cut off", len(d.packets), d.skipped, d.shown, d.fields, d.lengths, d.values, d.truncated)
+				"that disagree, %d values that aren't allowed, %d headers cut off", len(d.packets), d.skipped, d.shown,
+				d.fields, d.lengths, d.values, d.truncated)
 			if known := len(d.packets) - d.skipped; d.whole*4 < known {
 				t.Errorf("%d of %d packets have all headers", d.whole, known)
 			}
