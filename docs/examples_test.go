@@ -296,6 +296,9 @@ func spoil(t *testing.T, code diag.Code) {
 	switch code {
 	case "FR0501":
 		write("turnrelay/relay.go", "package turnrelay // written by hand\n", 0o644)
+	case "FR0519":
+		write("spec.cue", "name: \"gate\"\nprograms: gate: {hook: \"tc/ingress\", stack: [\"eth\", \"ip\", \"udp\"], "+
+			"do: [\"pass\"]}\n", 0o644)
 	case "FR0903":
 		write("bin/clang", "#!/bin/sh\necho clang version 11.0.1\n", 0o755)
 		dir, err := filepath.Abs("bin")

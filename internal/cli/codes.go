@@ -63,5 +63,5 @@ var (
 		"Wireshark knows the standard headers. A dissector shows headers that the spec declares, where they\n"+
 			"are in the stack of a program, after Ethernet, IP, UDP or TCP.",
 		"$ fastrelay-gen dissector spec.cue     # only standard headers are in its stacks",
-		"$ fastrelay-gen init tunnel\n$ fastrelay-gen dissector tunnel/spec.cue")
+		"$ fastrelay-gen dissector spec.cue")
 )
