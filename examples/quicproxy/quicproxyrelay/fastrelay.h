@@ -145,6 +145,7 @@ static long (*bpf_skb_change_proto)(struct __sk_buff *skb, __u16 proto, __u64 fl
 static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
+static long (*bpf_skb_change_head)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)43;
 static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 diff, __u32 mode,
 				   __u64 flags) = (void *)50;
 static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen,
