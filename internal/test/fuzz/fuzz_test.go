@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -123,6 +124,13 @@ func TestKernelAgrees(t *testing.T) {
 				config.Packets = *flagPackets / len(corpus())
 			}
 			r := agrees(t, c.name, config)
+			again := config // which packets there are is chance: what none has met, one of as many others may
+			for more := 0; more < 3 && *flagTime == 0 && slices.ContainsFunc(r.Missed(), statement); more++ {
+				again.Seed += 1 << 32
+				for i, p := range agrees(t, c.name, again).Coverage {
+					r.Coverage[i].Hits += p.Hits
+				}
+			}
 			// As on a kernel that doesn't say where checksums are partial.
 			skbfacts.Allowed = skbfacts.None
 			defer func() { skbfacts.Allowed = skbfacts.All }()
@@ -154,6 +162,9 @@ func TestKernelAgrees(t *testing.T) {
 		})
 	}
 }
+
+// statement reports whether a place of the plan is a statement, which has to be run, and not one of its outcomes.
+func statement(p *sim.Point) bool { return !p.Outcome }
 
 // Cases that differed once don't any more.
 func TestCases(t *testing.T) {
