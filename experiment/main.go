@@ -19,7 +19,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/experiment/congestion"
 	"github.com/fastrelay/fastrelay-gen/experiment/paths"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testlink"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -31,9 +30,8 @@ var experiments = map[string]func(context.Context, *trial.Book) error{
 }
 
 func main() {
-	// Copies of this program measure a processor, are a link, or count beside a transfer.
+	// Copies of this program measure a processor, or count beside a transfer.
 	turnlab.Main()
-	testlink.Main()
 	congestion.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()

@@ -89,8 +89,8 @@ func Run(ctx context.Context, b *trial.Book) error {
 		}
 	}
 	b.Parallel = 1
-	b.Printf("Transfers of %v by one flow: over a link of %d Mbit/s with a round-trip time of %v and a queue of %d "+
-		"bytes, and over a cable. At most one signal in %v.\n", *length, rate/1_000_000, 2*delay, queue, *interval)
+	b.Printf("Transfers of %v by one flow: over a link of %d Mbit/s with a queue of %d bytes, and over a cable. "+
+		"At most one signal in %v.\n", *length, rate/1_000_000, queue, *interval)
 	err = b.Alternate(ctx, names, func(ctx context.Context, name string, _ int) (trial.Result, error) {
 		return measure(ctx, variants[name], controller)
 	})

@@ -247,6 +247,58 @@ type decision struct {
 // What the kernel's side makes of random sockets is what the rules say: the record that programs see, and the socket
 // and the flow after it.
 func TestCongestionRules(t *testing.T) {
+	if text := compareRules(t, 20_000, func(header string) string { return header }); text != "" {
+		t.Error(text)
+	}
+}
+
+// Random sockets find every fault that is planted in the kernel's side.
+func TestCongestionFaults(t *testing.T) {
+	for _, f := range []struct{ what, old, new string }{
+		{"the window is cut by nothing", "cwnd < most ? cwnd : most", "cwnd"},
+		{"slow start is missing", "if (cwnd < tp->snd_ssthresh) {", "if (0) {"},
+		{"slow start passes its threshold", "more = more < acked ? more : acked;", "more = acked;"},
+		{"the window grows one packet late", "if (cnt >= cwnd) { /*", "if (cnt > cwnd) { /*"},
+		{"what was counted of a window is lost", "cnt -= more * cwnd;", "cnt = 0;"},
+		{"the window grows without need", "else if (acked && s->limited)", "else if (acked)"},
+		{"recovery isn't proportional", "share / prior", "share / 2"},
+		{"the first retransmission waits", "if (send < !out)", "if (send < 0)"},
+		{"a loss during recovery counts as none", "if (!lost)", "if (lost)"},
+		{"the window stays small after recovery", "state < FR_CA_CWR &&", "state < 0 &&"},
+		{"a decision is not carried out", "if (s->ack.cwnd)\n\t\tfr_set_window(tp, s->ack.cwnd);\n\telse",
+			"if (0)\n\t\tfr_set_window(tp, s->ack.cwnd);\n\telse"},
+		{"the pacing rate has no limit", "rate < most ? rate : most", "rate"},
+		{"pacing isn't turned on", "paced && sk->sk_pacing_status == 0", "0"},
+		{"a round never begins", "if (s->ack.begin)", "if (0)"},
+		{"a round ends a packet early", "(tp->snd_una - flow->end) >= 0", "(tp->snd_una - flow->end) >= -1"},
+		{"a round keeps the lowest time of the one before", "flow->min_rtt = 0;", ""},
+		{"losses aren't counted", "flow->losses++;", ""},
+		{"half a window of one packet remains", "return half > 2 ? half : 2;", "return half;"},
+		{"a flow that hasn't begun is decided for", "if (!flow->id)\n\t\treturn;", ""},
+		{"the delivery rate is of packets", "tp->rate_delivered * tp->mss_cache", "tp->rate_delivered"},
+		{"in flight is what was lost, too", "tp->sacked_out - tp->lost_out", "tp->sacked_out"},
+		{"the addresses are exchanged", "fr_put_v4(s->local_addr, c->skc_rcv_saddr)",
+			"fr_put_v4(s->local_addr, c->skc_daddr)"},
+		{"a field of bits is read whole", "FR_BITS(tp, is_cwnd_limited)", "1"},
+	} {
+		t.Run(strings.ReplaceAll(f.what, " ", "_"), func(t *testing.T) {
+			text := compareRules(t, 5_000, func(header string) string {
+				if !strings.Contains(header, f.old) {
+					t.Fatalf("there is no %q any more", f.old)
+				}
+				return strings.Replace(header, f.old, f.new, 1)
+			})
+			if text == "" {
+				t.Error("not found")
+			}
+		})
+	}
+}
+
+// compareRules runs what the kernel calls, with a header that plant has changed, on so many random sockets, and returns
+// how that differs from the rules, or "".
+func compareRules(t *testing.T, sockets int, plant func(header string) string) (text string) {
+	t.Helper()
 	bpftest.Rights(t)
 	const file = "../../golden/congestion/spec.cue"
 	src, err := os.ReadFile(file)
@@ -265,7 +317,7 @@ func TestCongestionRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, _, err := clang.Compile(context.Background(), c.C+onSocket, c.Header, clang.Options{})
+	object, _, err := clang.Compile(context.Background(), c.C+onSocket, plant(c.Header), clang.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -352,7 +404,7 @@ func TestCongestionRules(t *testing.T) {
 		}
 	}
 	seen := map[string]int{}
-	for range 20_000 {
+	for range sockets {
 		for i := range memory {
 			memory[i] = byte(rng.Uint32())
 		}
@@ -372,8 +424,15 @@ func TestCongestionRules(t *testing.T) {
 		set("sk_pacing_status", rng.Uint64N(3))
 		set("sk_max_pacing_rate", []uint64{^uint64(0), 1 << 20}[rng.IntN(2)])
 		set("skc_family", []uint64{2, 10}[rng.IntN(2)])
-		for name, p := range places {
-			m.v[name] = load(p)
+		read := func() {
+			for name, p := range places {
+				m.v[name] = load(p)
+			}
+		}
+		if read(); rng.IntN(8) == 0 { // there is no room, and nothing was sent again
+			set("snd_ssthresh", uint64(m.inFlight()))
+			set("prr_out", 0)
+			read()
 		}
 		m.f = flow{
 			ID: rng.Uint64(), Round: rng.Uint32(), Losses: rng.Uint32(), Began: rng.Uint32(),
@@ -408,7 +467,7 @@ func TestCongestionRules(t *testing.T) {
 			clear(want[108:])
 			run(event, &d)
 			if d.Result != half {
-				t.Fatalf("a window of %d at a loss: got %d, want %d", m.u("snd_cwnd"), d.Result, half)
+				return fmt.Sprintf("a window of %d at a loss: got %d, want %d", m.u("snd_cwnd"), d.Result, half)
 			}
 		} else {
 			if begun {
@@ -422,7 +481,7 @@ func TestCongestionRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, record); diff != "" && begun {
-			t.Fatalf("%s: the record: -want +got:\n%s", event, diff)
+			return fmt.Sprintf("%s: the record: -want +got:\n%s", event, diff)
 		}
 		got := map[string]uint64{}
 		for name, p := range places {
@@ -433,12 +492,13 @@ func TestCongestionRules(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(m.v, got) + cmp.Diff(m.f, after); diff != "" {
-			t.Fatalf("%s, %+v: -want +got:\n%s", event, d, diff)
+			return fmt.Sprintf("%s, %+v: -want +got:\n%s", event, d, diff)
 		}
 	}
 	if len(seen) != 10 {
 		t.Errorf("events in states: %v", seen)
 	}
+	return ""
 }
 
 // record is what programs see of the socket at an acknowledgement.

@@ -42,7 +42,8 @@ func TestPlantedFaults(t *testing.T) {
 	bpftest.Rights(t)
 	specs := map[string]compiled{}
 	caught := 0
-	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults, modelFaults)
+	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults,
+		congestionFaults, modelFaults)
 	for i, f := range faults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {

@@ -16,6 +16,9 @@ type rewriting struct {
 
 // actions makes what a rule does.
 func (s *scope) actions() []string {
+	if s.socket {
+		return s.decide()
+	}
 	w := &rewriting{scope: s, now: slices.Clone(s.stack), gone: map[*entry]bool{}, told: map[*entry]bool{}}
 	var out []string
 	add := func(a string) {

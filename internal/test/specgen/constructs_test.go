@@ -1,6 +1,7 @@
 package specgen_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -67,6 +68,61 @@ func TestConstructs(t *testing.T) {
 		if rules[c] < 10 || 6*reached[c] < rules[c] { // others ask for what hardly any packet has
 			t.Errorf("%s: there are %d rules, and the ends of %d are reached: too few", c, rules[c], reached[c])
 		}
+	}
+}
+
+// Random specs have congestion controls, which compile, and random records come to the ends of their rules: each
+// decision is taken, and events are emitted.
+func TestCongestionSpecs(t *testing.T) {
+	specs, refused, taken, events := 0, 0, map[string]int{}, 0
+	for seed := range uint64(400) {
+		src := specgen.Generate(seed)
+		if !bytes.Contains(src, []byte("tcp/congestion")) {
+			continue
+		}
+		specs++
+		s, plan, _ := specgen.Plan(src)
+		if plan == nil {
+			refused++
+			continue
+		}
+		report, err := fuzz.Run(context.Background(), fuzz.Config{
+			Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: math.MaxInt,
+			Judge: func(_ string, came, left []byte) string {
+				decided := map[string][2]int{"init": {112, 116}, "pacing": {120, 128}}
+				switch came[0] {
+				case 2:
+					decided = map[string][2]int{"ack": {112, 116}, "begin": {116, 117}, "pacing": {120, 128}}
+				case 3:
+					decided = map[string][2]int{"loss": {112, 116}}
+				}
+				rest := bytes.Clone(left)
+				for name, at := range decided {
+					if !bytes.Equal(came[at[0]:at[1]], left[at[0]:at[1]]) {
+						taken[name]++
+					}
+					copy(rest[at[0]:at[1]], came[at[0]:at[1]])
+				}
+				if !bytes.Equal(rest, came) {
+					return "more than the decisions has changed"
+				}
+				return ""
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := report.Difference; d != nil {
+			t.Errorf("seed %d: %s", seed, d.Text)
+		}
+		events += report.Events
+		if report.Reached() < 0.1 {
+			t.Errorf("seed %d: only %.0f%% of the records come to the end of a rule", seed, 100*report.Reached())
+		}
+	}
+	t.Logf("%d specs, %d refused; decisions: %v; %d events", specs, refused, taken, events)
+	if specs < 30 || refused*5 > specs || events < 1000 || len(taken) < 5 {
+		t.Error("too few")
 	}
 }
 

@@ -286,7 +286,7 @@ func (s *scope) admit() string {
 			}
 			value = strconv.Quote(c)
 		case name == "else": // not drawn, so that what is drawn after it stays the same
-			if len(text)%2 == 0 && !strings.Contains(text, "overdraft: ") {
+			if !s.socket && len(text)%2 == 0 && !strings.Contains(text, "overdraft: ") {
 				text += fmt.Sprintf(", else: {drop: %q}", "over_"+strings.ReplaceAll(r.text, ".", "_"))
 			}
 			continue

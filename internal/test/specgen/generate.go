@@ -31,6 +31,11 @@ func Generate(seed uint64) []byte {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x59ec))}
 	g.state, g.eventNames = g.namer(), g.namer()
 	var w strings.Builder
+	if congests(seed) {
+		fmt.Fprintf(&w, "name: \"n%d\"\n", g.IntN(1000)) // a name of 15 characters at most
+		g.rest(&w, g.congestion())
+		return []byte(w.String())
+	}
 	fmt.Fprintf(&w, "name: %q\n", g.namer().next())
 	if g.one(8) {
 		fmt.Fprintf(&w, "kernel: %q\n", pick(g, []string{"5.17", "5.18", "6.1"}))
@@ -52,21 +57,26 @@ func Generate(seed uint64) []byte {
 	for range 1 + g.IntN(2) {
 		programs = append(programs, g.program(pnames.next()))
 	}
-	section(&w, "headers", g.headers, (*header).text)
-	section(&w, "alternatives", g.groups, (*group).text)
-	section(&w, "settings", g.settings, (*setting).text)
-	section(&w, "tables", g.tables, (*table).text)
-	section(&w, "sessions", g.sessions, (*session).text)
-	section(&w, "groups", g.fans, (*fanGroup).text)
-	section(&w, "events", g.events, (*event).text)
+	g.rest(&w, programs)
+	return []byte(w.String())
+}
+
+// rest writes what was declared while the programs were made, and the programs.
+func (g *generator) rest(w *strings.Builder, programs []string) {
+	section(w, "headers", g.headers, (*header).text)
+	section(w, "alternatives", g.groups, (*group).text)
+	section(w, "settings", g.settings, (*setting).text)
+	section(w, "tables", g.tables, (*table).text)
+	section(w, "sessions", g.sessions, (*session).text)
+	section(w, "groups", g.fans, (*fanGroup).text)
+	section(w, "events", g.events, (*event).text)
 	if len(g.events) > 0 && g.one(2) {
-		fmt.Fprintf(&w, "ring: %d\n", 4096<<g.IntN(6))
+		fmt.Fprintf(w, "ring: %d\n", 4096<<g.IntN(6))
 	}
 	if g.one(4) {
-		fmt.Fprintf(&w, "translations: %d\n", g.between(1, 1000))
+		fmt.Fprintf(w, "translations: %d\n", g.between(1, 1000))
 	}
-	section(&w, "programs", programs, func(s string) string { return s })
-	return []byte(w.String())
+	section(w, "programs", programs, func(s string) string { return s })
 }
 
 func section[T any](w *strings.Builder, name string, all []T, text func(T) string) {

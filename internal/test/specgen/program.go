@@ -16,12 +16,17 @@ func (g *generator) program(name string) string {
 		taken = append(taken, gr.name)
 	}
 	names := g.namer(taken...)
-	stack := g.stack(names)
-	s := g.newScope(stack, names)
+	s := g.newScope(g.stack(names), names)
 	s.hook = pick(g, []string{"tc/ingress", "tc/ingress", "tc/ingress", "tc/egress"})
+	return s.program(name)
+}
+
+// program makes the program of a scope, which has its hook and its stack.
+func (s *scope) program(name string) string {
+	g := s.generator
 	var w strings.Builder
 	fmt.Fprintf(&w, "%s: {\n\thook: %q\n\tstack: [", label(name), s.hook)
-	for i, e := range stack {
+	for i, e := range s.stack {
 		if i > 0 {
 			w.WriteString(", ")
 		}
@@ -79,6 +84,9 @@ func (g *generator) program(name string) string {
 
 // wanted are the types that a lookup's row should have, for a rule to send by.
 func (s *scope) wanted() []typ {
+	if s.socket {
+		return nil
+	}
 	if s.tunnels && s.one(3) {
 		return []typ{{kind: nextHopKind}} // what comes out of a tunnel is mostly routed
 	}

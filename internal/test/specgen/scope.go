@@ -83,6 +83,7 @@ type scope struct {
 	names *namer
 
 	hook     string
+	socket   bool            // there is no packet, but a socket
 	inFan    bool            // in the rules of a fan-out
 	padding  map[*entry]bool // headers that these rules may make zeros of, and set no fields of
 	hasLevel bool            // the program says what its packets' priority is

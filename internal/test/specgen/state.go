@@ -160,13 +160,16 @@ func (s *scope) lookup(want []typ) *lookup {
 	l := &lookup{name: s.names.next(), optional: s.one(2)}
 	if s.one(3) {
 		for _, t := range s.tables {
+			if s.socket && slices.ContainsFunc(t.value, func(m member) bool { return !rowType(m.t) }) {
+				continue
+			}
 			if key, ok := s.key(t); ok && !slices.ContainsFunc(want, func(w typ) bool { return !t.has(w) }) {
 				l.t, l.key = t, key
 				return l
 			}
 		}
 	}
-	if s.one(3) && !slices.Contains(want, typ{kind: nextHopKind}) {
+	if s.one(3) && !s.socket && !slices.Contains(want, typ{kind: nextHopKind}) {
 		l.t = s.newSession(want)
 	} else {
 		l.t = s.newTable(want)
@@ -253,7 +256,7 @@ func (s *scope) newTable(want []typ) *table {
 	for range s.between(0, 3) {
 		v := s.valueType()
 		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind &&
-			(t.kind == "array" || t.perCPU) {
+			(t.kind == "array" || t.perCPU) || s.socket && !rowType(v) {
 			v = typ{kind: intKind, n: 32}
 		}
 		t.value = append(t.value, member{names.next(), v})
