@@ -16,6 +16,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/lua"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
@@ -26,13 +27,16 @@ import (
 )
 
 var (
-	flagPackets = flag.Int("packets", 12_000, "random packets in all that tshark dissects")
+	flagPackets = flag.Int("packets", 100_000, "random packets in all that tshark dissects")
 	flagSeed    = flag.Uint64("seed", 1, "other packets")
 )
 
 // tshark shows fields of random packets, right ones and spoilt ones, with the values and at the places that the model
 // reads them.
 func TestFieldsAgree(t *testing.T) {
+	if _, err := exec.LookPath("tshark"); err != nil {
+		t.Fatal(err)
+	}
 	specs := specFiles(t)
 	for _, file := range specs {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
@@ -41,10 +45,13 @@ func TestFieldsAgree(t *testing.T) {
 				t.Fatal(err, list)
 			}
 			d := newDissected(t, r, *flagPackets/len(specs))
-			d.run()
+			d.run(func(text string) string { return text })
 			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths "+
 				"that disagree, %d values that aren't allowed, %d headers cut off", len(d.packets), d.skipped, d.shown,
 				d.fields, d.lengths, d.values, d.truncated)
+			if d.wrong != "" {
+				t.Fatal(d.wrong)
+			}
 			if known := len(d.packets) - d.skipped; d.whole*4 < known {
 				t.Errorf("%d of %d packets have all headers", d.whole, known)
 			}
@@ -52,10 +59,49 @@ func TestFieldsAgree(t *testing.T) {
 	}
 }
 
+// The comparison finds dissectors that are wrong.
+func TestPlantedFaults(t *testing.T) {
+	for _, f := range []struct{ spec, what, old, new string }{
+		{"varint", "a varint's length bits are part of it", "place.bit + 2, place.bits - 2", "place.bit, place.bits"},
+		{"varint", "varints have one byte", "8 * 2 ^ math.floor(", "8 + 0 * math.floor("},
+		{"bits", "a mask is one bit off", "mask = 0x1f", "mask = 0xf8"},
+		{"shapes", "bits beyond the eighth byte get lost", ":bor(UInt64(more))", ""},
+		{"presence", "a field is there without its condition", "place.there = u.t(v)", ""},
+		{"elements", "a list's bias is forgotten", "% room + form.bias", "% room"},
+		{"elements", "padding is an element", "if id == form.pad then", "if false then"},
+		{"frames", "a trailer belongs to the payload", "span.inner - span.header.trailer", "span.inner"},
+		{"frames", "the next frame is inside of the one in front", "local host = entry.after and by_entry[entry.after]",
+			"local host"},
+		{"counts", "a length is taken as it is", "(v:tonumber() - k.bias) * k.unit", "v:tonumber()"},
+		{"sized-uint", "an integer is taken for its first byte", "return bits(tvb, place.bit, place.bits)\nend",
+			"return bits(tvb, place.bit, 8)\nend"},
+		{"shapes", "a value isn't compared", "if not f.is(tvb, place, value(tvb, place)) then return place end", ""},
+	} {
+		file := filepath.Join("../../golden", f.spec, "spec.cue")
+		if _, err := os.Stat(file); err != nil {
+			file = filepath.Join("testdata", f.spec, "spec.cue")
+		}
+		r, list, err := build.Plan(t.Context(), file)
+		if err != nil || list.Len() > 0 {
+			t.Fatal(err, list)
+		}
+		d := newDissected(t, r, 400)
+		d.run(func(text string) string {
+			if !strings.Contains(text, f.old) {
+				t.Fatalf("%s: the dissector has no place for the fault any more", f.what)
+			}
+			return strings.ReplaceAll(text, f.old, f.new)
+		})
+		if d.wrong == "" {
+			t.Errorf("%s (%s): not found", f.what, f.spec)
+		}
+	}
+}
+
 // specFiles are the golden specs and the examples that have headers which Wireshark can find.
 func specFiles(t *testing.T) (out []string) {
 	t.Helper()
-	for _, pattern := range []string{"../../golden/*/spec.cue", "../../examples/*/spec.cue"} {
+	for _, pattern := range []string{"../../golden/*/spec.cue", "../../examples/*/spec.cue", "testdata/*/spec.cue"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -83,7 +129,7 @@ func specFiles(t *testing.T) (out []string) {
 func own(s *spec.Spec) bool {
 	hs := packet.NewHeaders(s)
 	return slices.ContainsFunc(s.Programs, func(p *spec.Program) bool {
-		return p.Hook != "tcp/congestion" && slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
+		return p.Hook != ir.Congestion && slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
 			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool {
 				return slices.ContainsFunc(hs.Group(n.Value), func(h *spec.Header) bool { return !h.Std })
 			})
@@ -98,6 +144,7 @@ type dissected struct {
 	headers *packet.Headers
 	packets []*sent
 	name    string
+	wrong   string // the first difference
 
 	skipped, shown, whole, fields, lengths, values, truncated int
 }
@@ -162,7 +209,8 @@ type element struct {
 	Fields []element `xml:"field"`
 }
 
-func (d *dissected) run() {
+// run has tshark dissect the packets, with a dissector that may be changed before.
+func (d *dissected) run(change func(string) string) {
 	d.Helper()
 	text, err := lua.Render(d.spec)
 	if err != nil {
@@ -172,7 +220,7 @@ func (d *dissected) run() {
 	for _, p := range d.packets {
 		packets = append(packets, p.data)
 	}
-	script, capture := files(d.T, text, packets)
+	script, capture := files(d.T, change(text), packets)
 	args := []string{"-n", "-r", capture, "-X", "lua_script:" + script, "-T", "pdml", "-J", d.protocols()}
 	// What no number says is in a packet, a user says.
 	for _, parent := range [][2]string{
@@ -195,14 +243,13 @@ func (d *dissected) run() {
 	}
 	decoder := xml.NewDecoder(out)
 	n := 0
-	for !d.Failed() {
+	for d.wrong == "" {
 		token, err := decoder.Token()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
-			d.Errorf("after %d packets: %v", n, err)
-			break
+			d.Fatalf("after %d packets: %v", n, err)
 		}
 		start, ok := token.(xml.StartElement)
 		if !ok || start.Name.Local != "packet" {
@@ -210,12 +257,10 @@ func (d *dissected) run() {
 		}
 		var p pdml
 		if err := decoder.DecodeElement(&p, &start); err != nil {
-			d.Errorf("packet %d: %v", n, err)
-			break
+			d.Fatalf("packet %d: %v", n, err)
 		}
 		if n >= len(d.packets) {
-			d.Error("more packets than there are")
-			break
+			d.Fatal("more packets than there are")
 		}
 		d.packet(n, d.packets[n], &p)
 		n++
@@ -225,7 +270,7 @@ func (d *dissected) run() {
 	if text := complaints.String(); err != nil || strings.Contains(text, "lua") || strings.Contains(text, "Lua") {
 		d.Fatalf("tshark %s: %v: %s", strings.Join(args, " "), err, text)
 	}
-	if n != len(d.packets) && !d.Failed() {
+	if n != len(d.packets) && d.wrong == "" {
 		d.Fatalf("tshark shows %d of %d packets: %s", n, len(d.packets), &complaints)
 	}
 }
@@ -272,7 +317,6 @@ func (d *dissected) leaves(es []element, out *[]reading, marks map[string]int, a
 
 // packet compares what tshark shows of a packet with what the model reads.
 func (d *dissected) packet(n int, p *sent, shown *pdml) {
-	d.Helper()
 	var got []reading
 	marks := map[string]int{}
 	for _, proto := range shown.Protos {
@@ -286,12 +330,11 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 		return
 	}
 	fail := func(format string, args ...any) {
-		d.Helper()
 		text := fmt.Sprintf(format, args...)
 		for _, r := range got {
 			text += fmt.Sprintf("\n%s.%s at %d, %d bytes: %s (%s)", r.header, r.field, r.Pos, r.Size, r.Show, r.Value)
 		}
-		d.Errorf("packet %d of program %s: %s\n%x", n, p.program.Name.Value, text, p.data)
+		d.wrong = fmt.Sprintf("packet %d of program %s: %s\n%x", n, p.program.Name.Value, text, p.data)
 	}
 	var headers []*spec.Header
 	var after []int
@@ -350,10 +393,10 @@ func (d *dissected) packet(n int, p *sent, shown *pdml) {
 	}
 }
 
-// marks compares the lengths that are marked as wrong with those that the model finds wrong.
+// marks compares the lengths and values that are marked as wrong with those that the model finds wrong.
 func (d *dissected) marks(problems []packet.Problem, marks map[string]int, headers []*spec.Header,
 	fail func(string, ...any)) {
-	want := map[string]int{}
+	want, value, marked := map[string]int{}, false, false
 	for _, p := range problems {
 		header, field, _ := strings.Cut(p.Field, ".")
 		i := slices.IndexFunc(headers, func(h *spec.Header) bool { return h.Name.Value == header && !h.Std })
@@ -361,7 +404,11 @@ func (d *dissected) marks(problems []packet.Problem, marks map[string]int, heade
 			continue
 		}
 		for _, f := range headers[i].Fields {
-			if f.Name.Value == field && f.Counts != nil && !strings.Contains(p.Text, "allow") {
+			switch {
+			case f.Name.Value != field:
+			case strings.Contains(p.Text, "allow"):
+				value = true
+			case f.Counts != nil:
 				want["length "+p.Field]++
 			}
 		}
@@ -372,10 +419,14 @@ func (d *dissected) marks(problems []packet.Problem, marks map[string]int, heade
 		}
 	}
 	for k := range marks {
+		marked = marked || strings.HasPrefix(k, "value ")
 		if path, ok := strings.CutPrefix(k, "length "); ok && want[k] == 0 && strings.Count(path, ".") == 1 &&
 			!d.hasElements(path) {
 			fail("%s is marked", k)
 		}
+	}
+	if value != marked {
+		fail("a value that isn't allowed: %v, marked: %v", value, marked)
 	}
 }
 
