@@ -14,9 +14,9 @@ func (a *app) dissectorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "dissector SPEC",
 		Short: "Print a Wireshark dissector of a spec's headers",
-		Long: `dissector prints a script in Lua with which Wireshark and tshark (4.0 or newer) show the headers that a spec
-declares: bits, varints, optional fields, elements of lists, and lengths that disagree with the packet. It is used for
-the ports, protocols and EtherTypes that the spec names, and for others by "Decode As" or its preferences.`,
+		Long: `dissector prints a script in Lua with which Wireshark and tshark (4.0 or newer) show the headers that a
+spec declares: bits, varints, optional fields, elements of lists, and lengths that disagree with the packet. It is used
+for the ports, protocols and EtherTypes that the spec names, and for others by "Decode As" or its preferences.`,
 		Example: `  fastrelay-gen dissector examples/turn/spec.cue > turn.lua
   tshark -X lua_script:turn.lua -d udp.port==3478,fr_turn -r capture.pcapng
   cp turn.lua ~/.local/lib/wireshark/plugins/     for Wireshark`,
