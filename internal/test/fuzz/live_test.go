@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // livePackets is how many packets each spec is compared on, through each kind of device.
@@ -64,6 +66,62 @@ func TestLiveAgrees(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The same for the specs of the corpus without their link-layer headers, where they make sense so: on devices whose
+// packets have none.
+func TestLiveAgreesWithoutLink(t *testing.T) {
+	bpftest.Rights(t)
+	specs := 0
+	for _, file := range liveCorpus() {
+		c, ok := withoutLink(t, file)
+		if !ok {
+			continue
+		}
+		specs++
+		t.Run(c.name, func(t *testing.T) {
+			c.object = object(t, c.plan)
+			config := fuzz.Config{Packets: livePackets / 2}
+			if *flagTime > 0 {
+				config = fuzz.Config{Duration: *flagTime / 20}
+			}
+			r := runLive(t, c, devices[0], config)
+			n := r.Verdicts
+			t.Logf("%d packets, %d sent (%d left), %d passed, %d up; %d left a checksum, %d were super-packets; %d right "+
+				"after the relay", r.Packets, n[sim.VerdictSent], r.Left, n[sim.VerdictPass], n[sim.VerdictUp], r.Partial,
+				r.Super, r.Decoded)
+			if r.Difference != nil {
+				t.Fatalf("kernel and model differ: %s", r.Difference.Text)
+			}
+		})
+	}
+	if specs < 20 {
+		t.Errorf("only %d specs make sense without a link-layer header", specs)
+	}
+}
+
+// withoutLink is a spec whose stacks begin after the link-layer header, if that compiles: copies need the header, and
+// conditions may be about its fields.
+func withoutLink(t *testing.T, file string) (c compiled, ok bool) {
+	t.Helper()
+	s, diags := spec.LoadFile(file)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Groups) > 0 {
+		return c, false
+	}
+	s.Tests = nil
+	for _, p := range s.Programs {
+		if p.Stack[0].Var.Value != "eth" || len(p.Stack) == 1 {
+			return c, false
+		}
+		p.Stack = slices.DeleteFunc(p.Stack, func(e *spec.StackEntry) bool {
+			return e.Var.Value == "eth" || e.Headers[0].Value == "vlan" && e.Optional
+		})
+	}
+	plan, diags := gen.Compile(s)
+	return compiled{name: filepath.Base(filepath.Dir(file)), spec: s, plan: plan}, diags.Err() == nil
 }
 
 type device struct {

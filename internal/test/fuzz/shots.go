@@ -40,6 +40,9 @@ func shot(g *sample.Generator, f *packet.Frame, bare bool) *testrun.Shot {
 	// where it finds it there.
 	if end, proto := datagram(s.Data); proto != 6 && proto != 17 {
 		s.Data = s.Data[:end]
+		if at := len(s.Data) - len(ipv6(s.Data)); at < len(s.Data) && slices.Contains(extensions, proto) {
+			s.Data[at+6] = 253 // an extension header that none is: the transport header would be anywhere
+		}
 	}
 	if t := binary.BigEndian.Uint16(s.Data[12:]); (t == 0x8100 || t == 0x88a8) && len(s.Data) < 26 {
 		s.Data = append(s.Data, make([]byte, 26-len(s.Data))...) // the kernel drops a frame that ends inside its tag
@@ -76,6 +79,21 @@ func shot(g *sample.Generator, f *packet.Frame, bare bool) *testrun.Shot {
 		s.Partial.Field -= link
 	}
 	return s
+}
+
+// extensions are the protocol numbers of IPv6 extension headers that the kernel looks after.
+var extensions = []byte{0, 43, 44, 51, 60}
+
+// ipv6 is a frame from its IPv6 header on; empty where it has none.
+func ipv6(frame []byte) []byte {
+	at := 14
+	for len(frame) >= at+24 && sample.Tagged(frame[at-14:]) {
+		at += 4
+	}
+	if len(frame) < at+40 || frame[at]>>4 != 6 {
+		return nil
+	}
+	return frame[at:]
 }
 
 // field is where a checksum often is in its header: UDP's, TCP's, others.
