@@ -960,8 +960,8 @@ static __noinline int fr_move(struct __sk_buff *skb, __u32 from, __u32 to, __u32
 #endif
 	/*
 	 * The kernel cuts nothing off in front of where it knows the transport header to be. That
-	 * doesn't follow headers that move, so the tail goes before they do, while a refusal does no
-	 * harm. (Some kernels take it for far after the packet where it has come to be in front.)
+	 * doesn't follow headers that move, so the tail goes before they do, while a refusal does
+	 * no harm. (Where it has come to be in front of the packet, old kernels refuse always.)
 	 */
 	if (to < from && skb->len > from + payload) {
 		if (bpf_skb_change_tail(skb, from + payload, 0))
