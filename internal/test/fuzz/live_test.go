@@ -87,9 +87,9 @@ func TestLiveAgreesWithoutLink(t *testing.T) {
 			}
 			r := runLive(t, c, devices[0], config)
 			n := r.Verdicts
-			t.Logf("%d packets, %d sent (%d left), %d passed, %d up; %d left a checksum, %d were super-packets; %d right "+
-				"after the relay", r.Packets, n[sim.VerdictSent], r.Left, n[sim.VerdictPass], n[sim.VerdictUp], r.Partial,
-				r.Super, r.Decoded)
+			t.Logf("%d packets, %d sent (%d left), %d passed, %d up; %d left a checksum, %d were super-packets; "+
+				"%d right after the relay", r.Packets, n[sim.VerdictSent], r.Left, n[sim.VerdictPass],
+				n[sim.VerdictUp], r.Partial, r.Super, r.Decoded)
 			if r.Difference != nil {
 				t.Fatalf("kernel and model differ: %s", r.Difference.Text)
 			}
