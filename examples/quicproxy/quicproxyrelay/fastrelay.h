@@ -898,8 +898,8 @@ static __noinline int fr_encapsulated(struct __sk_buff *skb)
  * (csum_start), and the result is written over something else. Then (FR_PAYLOAD)
  * the payload moves, through memory of this processor.
  *
- * Changes of the link-layer header and of the IP family make or close room as well. What is left
- * over after the payload is cut off.
+ * Changes of the link-layer header and of the IP family make or close room as well. What follows
+ * the payload is cut off.
  */
 
 enum {
@@ -958,6 +958,16 @@ static __noinline int fr_move(struct __sk_buff *skb, __u32 from, __u32 to, __u32
 			return failed;
 	}
 #endif
+	/*
+	 * The kernel cuts nothing off in front of where it knows the transport header to be. That
+	 * doesn't follow headers that move, so the tail goes before they do, while a refusal does
+	 * no harm. (Where it has come to be in front of the packet, old kernels refuse always.)
+	 */
+	if (to < from && skb->len > from + payload) {
+		if (bpf_skb_change_tail(skb, from + payload, 0))
+			return failed;
+		failed = FR_BROKEN;
+	}
 	if (how & FR_POP_INNER) {
 		if (how & FR_POP_TAG) {
 			if (bpf_skb_vlan_pop(skb))
