@@ -109,12 +109,14 @@ const (
 	leftLink  = "left, link"
 	leftCable = "left, cable"
 	fast      = "bitrate, cable"
+	control   = "controller, cable"
 )
 
 // summarize writes the tables and the plots, and compares user space with the kernel.
 func summarize(b *trial.Book) error {
 	err := b.Table(
 		trial.Column{Figure: leftCable, Unit: "% of the processor", Digits: 1},
+		trial.Column{Figure: control, Unit: "% of the processor", Digits: 2},
 		trial.Column{Figure: fast, Unit: "Gbit/s", Digits: 2},
 		trial.Column{Figure: leftLink, Unit: "% of the processor", Digits: 1},
 		trial.Column{Figure: window, Unit: "packets", Digits: 1},

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -81,7 +82,8 @@ func (l *lab) build() (err error) {
 		in.AddRoute("192.0.2.0/24", "203.0.113.254"), out.SetSegmentation(false), far.SetRate(rate, queue))
 }
 
-// measure makes the transfers of a variant, on a network of its own.
+// measure makes the transfers of a variant, on a network of its own. Other work of the machine takes time from the
+// sender, the control and the loop alike, so what is left is a share of the time that these three have together.
 func measure(ctx context.Context, v variant, controller string) (r trial.Result, err error) {
 	l, err := newLab()
 	if err != nil {
@@ -93,41 +95,35 @@ func measure(ctx context.Context, v variant, controller string) (r trial.Result,
 		return r, err
 	}
 	defer loop.close()
-	algorithm := v.kernel
+	algorithm, pid := v.kernel, 0
 	if v.user != "" {
 		algorithm = "fr_" + v.user
-		stop, err := start(ctx, controller, v.user, algorithm)
+		c, err := start(ctx, controller, v.user, algorithm)
 		if err != nil {
 			return r, err
 		}
-		defer stop()
+		defer func() {
+			_ = c.Process.Signal(unix.SIGTERM)
+			_ = c.Wait()
+		}()
+		pid = c.Process.Pid
 	}
-	// Alone, the loop counts as fast as at the best of several times: other work of the machine slows it down.
-	alone := 0.0
-	measureAlone := func() {
-		const moment = 300 * time.Millisecond
-		n, bad := loop.count(moment)
-		alone, err = max(alone, n/moment.Seconds()), errors.Join(err, bad)
-	}
-	measureAlone()
-	overLink, besideLink, bad := l.transfer(ctx, linkAddr, l.linkIn, algorithm, loop)
-	if err = errors.Join(err, bad); err != nil {
+	overLink, err := l.transfer(ctx, linkAddr, l.linkIn, algorithm, loop, pid)
+	if err != nil {
 		return r, fmt.Errorf("over the link: %w", err)
 	}
-	measureAlone()
-	overCable, besideCable, bad := l.transfer(ctx, cableAddr, l.cableIn, algorithm, loop)
-	if err = errors.Join(err, bad); err != nil {
+	overCable, err := l.transfer(ctx, cableAddr, l.cableIn, algorithm, loop, pid)
+	if err != nil {
 		return r, fmt.Errorf("over the cable: %w", err)
 	}
-	measureAlone()
 	r = overLink.result()
-	r.Figures[leftLink], r.Figures[leftCable] = 100*besideLink/alone, 100*besideCable/alone
-	r.Figures[fast] = overCable.result().Figures[bitrate] / 1000
-	return r, err
+	r.Figures[leftLink], r.Figures[leftCable] = overLink.left, overCable.left
+	r.Figures[fast], r.Figures[control] = overCable.result().Figures[bitrate]/1000, overCable.control
+	return r, nil
 }
 
 // start starts a congestion control in user space, beside the sender.
-func start(ctx context.Context, controller, algorithm, name string) (stop func(), err error) {
+func start(ctx context.Context, controller, algorithm, name string) (*exec.Cmd, error) {
 	c := exec.CommandContext(ctx, "taskset", "-c", strconv.Itoa(senderCPU), controller,
 		"-algorithm", algorithm, "-name", name, "-interval", interval.String())
 	c.Stderr = os.Stderr
@@ -142,23 +138,39 @@ func start(ctx context.Context, controller, algorithm, name string) (stop func()
 	if !strings.HasPrefix(line, "registered") {
 		return nil, errors.Join(fmt.Errorf("the congestion control says %q", line), err, c.Wait())
 	}
-	return func() {
-		_ = c.Process.Signal(unix.SIGTERM)
-		_ = c.Wait()
-	}, nil
+	return c, nil
+}
+
+// processorTime is how many seconds of processors a process has used: the sum of its threads.
+func processorTime(pid int) (seconds float64) {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, file := range files {
+		var nanoseconds float64
+		text, _ := os.ReadFile(file) // a thread that has ended counts no more
+		_, _ = fmt.Sscan(string(text), &nanoseconds)
+		seconds += nanoseconds / 1e9
+	}
+	return seconds
 }
 
 const port = 5201 // of iperf3
 
-// transfer has iperf3 send beside the loop, and returns its report, and how far the loop counted in a second.
-func (l *lab) transfer(ctx context.Context, addr string, in *testnet.Dev, algorithm string, loop *loop) (
-	*report, float64, error,
+// transfer has iperf3 send beside the loop, and a congestion control in user space, if there is one (pid).
+func (l *lab) transfer(ctx context.Context, addr string, in *testnet.Dev, algorithm string, loop *loop, pid int) (
+	*report, error,
 ) {
+	// Alone, the loop counts so far in a second of the processor.
+	before := processorTime(loop.cmd.Process.Pid)
+	n, err := loop.count(300 * time.Millisecond)
+	speed := n / (processorTime(loop.cmd.Process.Pid) - before)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, *length+time.Minute)
 	defer cancel()
 	server := l.receiver.Command(ctx, "iperf3", "-s", "-1", "-p", strconv.Itoa(port))
 	if err := testnet.StartChild(server); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer func() {
 		_ = server.Process.Kill()
@@ -166,40 +178,45 @@ func (l *lab) transfer(ctx context.Context, addr string, in *testnet.Dev, algori
 	}()
 	listens := func() bool { return l.receiver.Listens(port) }
 	if err := testnet.Until(5*time.Second, "iperf3 listens", listens); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	client := l.sender.Command(ctx, "taskset", "-c", strconv.Itoa(senderCPU), "iperf3", "-c", addr,
 		"-p", strconv.Itoa(port), "-C", algorithm, "-t", strconv.Itoa(int(length.Seconds())), "-i", "0.1", "-J")
 	var out bytes.Buffer
 	client.Stdout, client.Stderr = &out, os.Stderr
-	before, err := in.Received()
+	received, err := in.Received()
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if err := testnet.StartChild(client); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	arrives := func() bool {
 		now, err := in.Received()
-		return err == nil && now > before+30
+		return err == nil && now > received+30
 	}
 	err = testnet.Until(5*time.Second, "data arrives", arrives)
-	counting := *length - time.Second
-	var n float64
-	if err == nil {
-		n, err = loop.count(counting)
+	used := func() (control, all float64) {
+		control = processorTime(pid)
+		return control, control + processorTime(loop.cmd.Process.Pid) + processorTime(client.Process.Pid)
 	}
+	control, all := used()
+	if err == nil {
+		n, err = loop.count(*length - time.Second)
+	}
+	control2, all2 := used()
 	if err = errors.Join(err, client.Wait()); err != nil {
-		return nil, 0, fmt.Errorf("%w: %s", err, out.String())
+		return nil, fmt.Errorf("%w: %s", err, out.String())
 	}
 	var r report
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	if r.Error != "" || len(r.Intervals) == 0 {
-		return nil, 0, fmt.Errorf("iperf3: %d intervals: %s", len(r.Intervals), r.Error)
+		return nil, fmt.Errorf("iperf3: %d intervals: %s", len(r.Intervals), r.Error)
 	}
-	return &r, n / counting.Seconds(), nil
+	r.left, r.control = 100*n/speed/(all2-all), 100*(control2-control)/(all2-all)
+	return &r, nil
 }
 
 // report is what iperf3 says (-J).
@@ -217,6 +234,8 @@ type report struct {
 		} `json:"streams"`
 	} `json:"intervals"`
 	Error string `json:"error"`
+
+	left, control float64 // % of the processor time of the sender, the control and the loop together
 }
 
 // result makes figures and curves of a report.

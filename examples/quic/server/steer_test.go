@@ -46,8 +46,9 @@ func TestControl(t *testing.T) {
 	for name, algorithm := range algorithms {
 		t.Run(name+", filled", func(t *testing.T) {
 			rate, _ := play(t, algorithm, 200)
-			least, most := 0.4*bottleneck, 1.0*bottleneck
-			if name == "fixed" { // its window in each round trip
+			least, most := 0.25*bottleneck, 1.0*bottleneck // a busy machine takes its share
+			if name == "fixed" {
+				// Its window in each round trip.
 				most = 1.2 * window * 1400 * 8 / (2 * trip).Seconds()
 				least = 0.3 * most
 			}
