@@ -67,8 +67,13 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return s.member(r, e)
 	}
 	in, ok := s.find(first.Value)
-	if !ok && first.Value == priorityName && len(e.Path) == 1 && s.self == nil {
-		return s.priority(e.Pos)
+	if !ok && len(e.Path) == 1 && s.self == nil {
+		switch first.Value {
+		case priorityName:
+			return s.priority(e.Pos)
+		case lapsedName:
+			return s.lapsed(e.Pos)
+		}
 	}
 	if !ok {
 		s.noName(first)

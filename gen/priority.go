@@ -21,10 +21,7 @@ func (p *program) priorityFrom() *spec.Expr {
 
 // asksPriority reports whether the program needs to know it.
 func (p *program) asksPriority() bool {
-	asks := false
-	p.eachExpr(func(e *spec.Expr) {
-		asks = asks || e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == priorityName
-	})
+	asks := p.asks(priorityName)
 	eachAction(p.src.Rules, func(a *spec.Action) { asks = asks || a.Kind == spec.ActAdmit })
 	return asks
 }

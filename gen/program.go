@@ -78,13 +78,19 @@ func (c *compiler) program(src *spec.Program) {
 		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
-	inactive := p.went("inactive", "the relay's lease has expired", src.Name.Pos)
+	inactive := -1
+	if !p.asks(lapsedName) {
+		inactive = p.went("inactive", "the relay's lease has expired", src.Name.Pos)
+	}
 	errors := c.diags.Len()
 	p.checkRules(src.Rules)
 	p.checkFollowers()
 	p.checkHook()
+	p.checkLapsed()
 	blk := &p.out.Body
-	emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
+	if inactive >= 0 {
+		emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
+	}
 	if !p.mayTag() && !p.congestion() {
 		emit(blk, p.untagged(src.HookPos))
 	}

@@ -550,12 +550,10 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		emit(w.blk, w.checkHop(hop, length, pos))
 	}
 	emit(w.blk, w.fx.late...)
-	for _, s := range state {
-		if c, ok := s.(*ir.Count); ok && len(f.Admits) > 0 {
-			f.Counts = append(f.Counts, c) // a packet that is refused doesn't count
-			continue
-		}
-		emit(w.blk, s)
+	if len(f.Admits) > 0 {
+		f.After(state)
+	} else {
+		emit(w.blk, state...)
 	}
 	emit(w.blk, f)
 }

@@ -14,6 +14,7 @@ type effects struct {
 	ir      *ir.Effects
 	full    []*Point // by emit: the ring had no room
 	refused []*Point // by admit
+	learned []*Point // by learn: the table had no room
 }
 
 func (b *builder) effects(e *ir.Effects) *effects {
@@ -38,6 +39,9 @@ func (b *builder) effects(e *ir.Effects) *effects {
 		}
 		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+what))
 		b.stopOrDrop(s.Contended)
+	}
+	for _, s := range e.Learns {
+		out.learned = append(out.learned, b.outcome(s.Pos, "learn "+s.Table.Name+": "+b.stop(s.Full)))
 	}
 	return out
 }
@@ -74,6 +78,16 @@ func (r *run) before(e *effects) (taken []spent, ok bool) {
 		}
 		if credit != nil {
 			taken = append(taken, spent{credit, amount})
+		}
+	}
+	for i, s := range e.ir.Learns {
+		if !r.learn(s) {
+			if r.err == nil {
+				e.learned[i].Hits++
+				r.giveBack(taken)
+				r.stop(s.Full)
+			}
+			return nil, false
 		}
 	}
 	r.alloc(e.ir.Allocs)

@@ -203,6 +203,9 @@ func dump(s *Spec) string {
 		if x.Route != nil {
 			p("  route %s %d", x.Route.State, x.Route.MTU)
 		}
+		if x.Lapsed {
+			p("  lapsed")
+		}
 		packet("packet", x.Packet)
 		via := ""
 		if x.Expect.Via != nil {

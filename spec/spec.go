@@ -441,6 +441,7 @@ type Test struct {
 	Rows     []*TestRow
 	Groups   []*TestGroup
 	Route    *TestRoute
+	Lapsed   bool // the lease has expired
 	Packet   *Packet
 	Expect   *Expect
 	Pos      diag.Pos

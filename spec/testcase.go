@@ -37,6 +37,7 @@ func (l *loader) test(n Name, v cue.Value) *Test {
 			t.Route.MTU = m
 		}
 	}
+	t.Lapsed = l.bool(get(v, "lapsed"))
 	if p := get(v, "packet"); p.Exists() {
 		t.Packet = l.packet(p)
 		t.Packet.VLAN = l.tag(get(v, "vlan"))

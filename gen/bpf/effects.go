@@ -39,6 +39,9 @@ func (e *effects) before() {
 	for i, s := range e.fx.Admits {
 		e.admit(i, s)
 	}
+	for _, s := range e.fx.Learns {
+		e.learn(s, e.undo)
+	}
 	for _, s := range e.fx.Allocs {
 		e.alloc(s)
 	}

@@ -127,7 +127,8 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.cover(s.Pos, s.By)
 		f.counter(s)
 	case *ir.Learn:
-		f.learn(s)
+		f.cover(s.Pos, s)
+		f.learn(s, nil)
 	case *ir.CheckHop:
 		f.checkHop(s, rest)
 	case *ir.Up:
@@ -437,9 +438,9 @@ func (f *function) lookup(s *ir.Lookup) {
 	}
 }
 
-func (f *function) learn(s *ir.Learn) {
+// learn inserts a row; where it can't, undo is given back.
+func (f *function) learn(s *ir.Learn, undo []string) {
 	f.quote(s.Pos)
-	f.cover(s.Pos, s)
 	f.line("{")
 	f.indent++
 	f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])
@@ -450,7 +451,8 @@ func (f *function) learn(s *ir.Learn) {
 	if i, ok := f.learned[s.Table]; ok {
 		f.stmt(s.Pos, "fr_learning(%d);", i)
 	}
-	f.unless(s.Pos, fmt.Sprintf("bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)", ident(s.Table.Name)), s.Full)
+	f.stopIf(s.Pos, fmt.Sprintf("bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)", ident(s.Table.Name)), undo,
+		f.up(s.Full))
 	f.indent--
 	f.line("}")
 }

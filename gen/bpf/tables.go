@@ -139,10 +139,18 @@ func copyMember(t ir.Type, off int) (out []string) {
 // learnedTables numbers the tables that programs both write to and read copies of rows from.
 func learnedTables(p *ir.Plan) map[*ir.Table]int {
 	out := map[*ir.Table]int{}
+	learn := func(s *ir.Learn) {
+		if _, known := out[s.Table]; !known && copied(s.Table) && isLookedUp(p, s.Table) {
+			out[s.Table] = len(out)
+		}
+	}
 	for s := range ir.AllStmts(p) {
-		if s, ok := s.(*ir.Learn); ok && copied(s.Table) && isLookedUp(p, s.Table) {
-			if _, known := out[s.Table]; !known {
-				out[s.Table] = len(out)
+		if s, ok := s.(*ir.Learn); ok {
+			learn(s)
+		}
+		if fx := ir.EffectsOf(s); fx != nil {
+			for _, s := range fx.Learns {
+				learn(s)
 			}
 		}
 	}

@@ -6,12 +6,13 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
 // Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order
 // is: every record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or
-// none, and the packet doesn't leave), Allocs, Lets, the rewrite, transmission, records, Counts; what a record holds
-// is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits back and has
-// no records; its numbers are lost.
+// none, and the packet doesn't leave), Learns, Allocs, Lets, the rewrite, transmission, records, Counts; what a record
+// holds is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits back and
+// has no records; its numbers are lost.
 type Effects struct {
 	Emits  []*Emit
 	Admits []*Admit
+	Learns []*Learn // of what is admitted; where a table is full, credits are given back
 	Allocs []*Alloc
 	Lets   []*Let // may read what was allocated
 	Counts []*Count
@@ -27,6 +28,9 @@ func (e *Effects) parts(v *visitor) {
 			s.Count.parts(v)
 		}
 	}
+	for _, s := range e.Learns {
+		s.parts(v)
+	}
 	for _, s := range e.Allocs {
 		v.sets(s.Var)
 	}
@@ -39,6 +43,18 @@ func (e *Effects) parts(v *visitor) {
 }
 
 func (e *Effects) effects() *Effects { return e }
+
+// After adds changes of state (Learn, Count) that a packet makes only if it is admitted.
+func (e *Effects) After(state []Stmt) {
+	for _, s := range state {
+		switch s := s.(type) {
+		case *Learn:
+			e.Learns = append(e.Learns, s)
+		case *Count:
+			e.Counts = append(e.Counts, s)
+		}
+	}
+}
 
 // Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of
 // kind Punted, in a FanOut's Each of kind Declined); any other is counted as lost.

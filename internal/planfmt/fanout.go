@@ -66,6 +66,9 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 		}
 		w.line(s.Pos, "%s", text)
 	}
+	for _, s := range e.Learns {
+		w.learn(p, s)
+	}
 	w.allocs(e.Allocs)
 	for _, s := range e.Lets {
 		w.line(s.Pos, "let %s = %s", s.Var.Name, expr(s.Value))
@@ -73,6 +76,10 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 	for _, s := range e.Counts {
 		w.line(s.Pos, "%s", count(s))
 	}
+}
+
+func (w *writer) learn(p *ir.Program, s *ir.Learn) {
+	w.line(s.Pos, "learn %s%s = %s else %s", s.Table.Name, members(s.Key), members(s.Value), stop(p, s.Full))
 }
 
 // tagged writes the members of a part of a plan that have a tag `text:"WORD"` and are given: the word, and where it

@@ -42,7 +42,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 	case *ir.Count:
 		w.line(s.Pos, "%s", count(s))
 	case *ir.Learn:
-		w.line(s.Pos, "learn %s%s = %s else %s", s.Table.Name, members(s.Key), members(s.Value), stop(p, s.Full))
+		w.learn(p, s)
 	case *ir.CheckHop:
 		w.line(s.Pos, "check hop %s for %s bytes", hop(s.Hop), expr(s.Length))
 		w.nested(func() {

@@ -189,6 +189,9 @@ func (p *preparer) settings() bool {
 		return false
 	}
 	p.t.state = state
+	if p.t.src.Lapsed {
+		state.World.LeaseDeadline = state.World.Now
+	}
 	hop := p.hop
 	state.World.Route = func(_, to netip.Addr) sim.Hop {
 		h := hop

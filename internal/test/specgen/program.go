@@ -72,11 +72,15 @@ func (s *scope) program(name string) string {
 	if n == 1 {
 		fmt.Fprintf(&w, "\tdo: [%s]\n", strings.Join(s.actions(), ", "))
 	} else {
-		w.WriteString("\trules: [\n")
+		var rules strings.Builder
 		for i := range n {
-			fmt.Fprintf(&w, "\t\t{%s},\n", s.rule(i == n-1 && !g.one(3)))
+			fmt.Fprintf(&rules, "\t\t{%s},\n", s.rule(i == n-1 && !g.one(3)))
 		}
-		w.WriteString("\t]\n")
+		w.WriteString("\trules: [\n")
+		if !strings.Contains(rules.String(), "{send: ") && !strings.Contains(rules.String(), "{fan_out: ") && g.one(3) {
+			w.WriteString("\t\t{when: \"lapsed\", do: [{drop: \"lapsed\"}]},\n")
+		}
+		w.WriteString(rules.String() + "\t]\n")
 	}
 	w.WriteString("}")
 	return w.String()

@@ -20,6 +20,7 @@ func TestWords(t *testing.T) {
 	}
 	missing["action blank"] = regexp.MustCompile(`\{blank: "`)
 	missing["drop of what a credit refuses"] = regexp.MustCompile(`else: \{drop: "over_`)
+	missing["program that runs without a lease"] = regexp.MustCompile(`when: "lapsed"`)
 	missing["type with a value for each level of priority"] = regexp.MustCompile(`: "\w+\[priority\]"`)
 	missing["value for the packet's level"] = regexp.MustCompile(`\.\w+\[priority\]`)
 	missing["part of an endpoint for a level"] = regexp.MustCompile(`\]\.(addr|port)\b`)
