@@ -214,10 +214,15 @@ func (b *Bucket) Spend(n uint64) error {
 	})
 }
 
-// Refund gives back n units that were spent and not sent after all, at the rate of now.
+// Refund gives back n units that were spent and not sent after all, at the rate of now. A bucket from which less was
+// spent is full then.
 func (b *Bucket) Refund(n uint64) {
-	if rate := b.Rate(); rate.PerSecond > 0 && b.alive() {
-		b.mem.Add64(b.index, abi.CreditSpent, -(min(n, maxBucketCost) * nanosecond / rate.PerSecond))
+	rate := b.Rate()
+	if rate.PerSecond == 0 || !b.alive() {
+		return
+	}
+	takes := min(n, maxBucketCost) * nanosecond / rate.PerSecond
+	for b.spend(func(spent uint64) (uint64, bool) { return spent - min(spent, takes), true }) == ErrContended {
 	}
 }
 

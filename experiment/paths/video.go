@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/paths/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
+	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -25,6 +26,9 @@ type variant struct {
 	cross bool // other traffic
 	fails bool // the fast link, half way
 }
+
+// hostName is the server's name in its certificate.
+const hostName = "video.test"
 
 // crossRate is the rate of the other traffic, in bit/s of payload. With its headers it leaves less than a million of
 // the slow link.
@@ -68,11 +72,11 @@ func play(ctx context.Context, v variant, dir string, segment time.Duration) (tr
 		return trial.Result{}, err
 	}
 	defer func() { _ = errors.Join(routers[0].Close(), routers[1].Close()) }()
-	server, err := startServer(ctx, l.Server, l.ServerAddr.V4, dir)
+	server, err := caddy.Start(ctx, l.Server, hostName, l.ServerAddr.V4, dir)
 	if err != nil {
 		return trial.Result{}, err
 	}
-	defer server.close()
+	defer server.Close()
 	if v.cross {
 		stop, err := startCross(ctx, l)
 		if err != nil {
@@ -124,10 +128,10 @@ func startCross(ctx context.Context, l *lab.Lab) (stop func(), err error) {
 
 // watch plays the video in a browser, and returns what came of it.
 func watch(
-	ctx context.Context, l *lab.Lab, v variant, server *webServer, segment time.Duration,
+	ctx context.Context, l *lab.Lab, v variant, server *caddy.Server, segment time.Duration,
 ) (r trial.Result, err error) {
 	flags := []string{
-		"--ignore-certificate-errors-spki-list=" + server.key,
+		"--ignore-certificate-errors-spki-list=" + server.Key,
 		fmt.Sprintf("--host-resolver-rules=MAP %s %v", hostName, l.ServerAddr.V4),
 	}
 	if v.http == 3 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Config says what a gate does.
@@ -125,7 +126,7 @@ func (g *Gate) load(c Config) (err error) {
 	for _, name := range c.Interfaces {
 		err := errors.Join(g.relay.Long.Attach(name), g.relay.Short.Attach(name), g.relay.Tiny.Attach(name))
 		if c.Watch {
-			err = errors.Join(g.relay.Answer.Attach(name), err)
+			err = errors.Join(err, g.relay.Answer.Attach(name), g.relay.Reply.Attach(name))
 		}
 		if err != nil {
 			return err
@@ -167,9 +168,9 @@ func (g *Gate) follow() {
 				return
 			}
 			switch e := event.(type) {
-			case *gaterelay.NewcomerEvent:
+			case gaterelay.NewcomerEvent:
 				err = g.newcomer(e.Addr)
-			case *gaterelay.IssuedEvent:
+			case gaterelay.IssuedEvent:
 				err = g.issued(e.ID, e.Peer)
 			}
 			if err != nil && !errors.Is(err, runtime.ErrClosed) {
@@ -227,7 +228,7 @@ func (g *Gate) Count() (map[string]uint64, error) {
 			return nil, err
 		}
 		for i, n := range all {
-			if reason := p.Desc().Reason(i); p.Desc().Name != "answer" && n.Packets > 0 {
+			if reason := p.Desc().Reason(i); p.Desc().Hook == abi.HookIngress && n.Packets > 0 {
 				counts[reason.Name] += n.Packets
 			}
 		}

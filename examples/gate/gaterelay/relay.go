@@ -87,6 +87,8 @@ type Relay struct {
 	Tiny *TinyProgram
 	// Answer runs at tc/egress and takes eth ipv4 udp answer; eth ipv6 udp answer.
 	Answer *AnswerProgram
+	// Reply runs at tc/egress and takes eth ipv4 udp short; eth ipv6 udp short.
+	Reply *ReplyProgram
 
 	// Known is a hash table of 262144 rows.
 	Known *KnownTable
@@ -126,6 +128,7 @@ func Load(opt Options) (*Relay, error) {
 		Short:    &ShortProgram{rt.Program("short")},
 		Tiny:     &TinyProgram{rt.Program("tiny")},
 		Answer:   &AnswerProgram{rt.Program("answer")},
+		Reply:    &ReplyProgram{rt.Program("reply")},
 		Known:    &KnownTable{rt.Table("known")},
 		Seen:     &SeenTable{rt.Table("seen")},
 		Peers:    &PeersTable{rt.Table("peers")},
@@ -179,7 +182,8 @@ const (
 	LongNoMatch            // the program's match or condition isn't true
 	LongNoTotals           // no row in totals
 	LongChanging           // user space changed rows at each attempt to read one
-	LongFullPeers          // table peers is full
+	LongDropOverMoves      // no moves left; or: too many processors spend from one credit at once
+	LongFullSeen           // table seen is full
 	LongFullAttempts       // table attempts is full
 	LongDropClosed         // dropped, as the spec says
 	LongDropTooShort       // dropped, as the spec says
@@ -333,6 +337,7 @@ const (
 	AnswerNoMatch                               // the program's match or condition isn't true
 	AnswerChanging                              // user space changed rows at each attempt to read one
 	AnswerFullSeen                              // table seen is full
+	AnswerFullPeers                             // table peers is full
 	AnswerIPv6Version                           // ipv6.version is not 6
 	AnswerMappedAddress                         // an IPv4-mapped address in an IPv6 header
 	AnswerIPv6PayloadLength                     // ipv6.payload_length disagrees with the packet
@@ -349,6 +354,48 @@ func (r AnswerReason) String() string { return r.Desc().Name }
 func (p *AnswerProgram) Count(r AnswerReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
 }
+
+// ReplyProgram is the program "reply": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by ReplyReason.
+type ReplyProgram struct{ *runtime.Program }
+
+// ReplyReason is what became of a packet that reply saw.
+type ReplyReason int
+
+// The reasons of reply.
+const (
+	ReplySent              ReplyReason = iota // rewritten and sent
+	ReplyPass                                 // passed to the stack, as the spec says
+	ReplyInactive                             // the relay's lease has expired
+	ReplyVLANTag                              // a VLAN tag that the stack doesn't have
+	ReplyTruncated                            // the packet ends inside a header
+	ReplyIPv4Version                          // ipv4.version is not 4
+	ReplyIPOptions                            // ipv4.ihl is not 5
+	ReplyIPv4Reserved                         // ipv4.reserved is not 0
+	ReplyFragment                             // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ReplyIPv4TotalLength                      // ipv4.total_length disagrees with the packet
+	ReplyNotUDP                               // no udp header here
+	ReplyUDPLength                            // udp.length disagrees with the packet
+	ReplyGSOPacket                            // a GSO packet: several datagrams in one buffer
+	ReplyShortForm                            // short.form is not 0
+	ReplyNoMatch                              // the program's match or condition isn't true
+	ReplyNoPeers                              // no row in peers
+	ReplyChanging                             // user space changed rows at each attempt to read one
+	ReplyFullPeers                            // table peers is full
+	ReplyIPv6Version                          // ipv6.version is not 6
+	ReplyMappedAddress                        // an IPv4-mapped address in an IPv6 header
+	ReplyIPv6PayloadLength                    // ipv6.payload_length disagrees with the packet
+	ReplyNotIP                                // no ip header here
+)
+
+// Desc says what the reason means.
+func (r ReplyReason) Desc() abi.Reason { return desc.Programs[4].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r ReplyReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *ReplyProgram) Count(r ReplyReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
 // KnownTable is the table "known": a hash table of 262144 rows.
 type KnownTable struct{ t *runtime.Table }
@@ -493,7 +540,7 @@ type PeersTable struct{ t *runtime.Table }
 
 // PeersRow is a value of peers.
 type PeersRow struct {
-	ID uint64
+	Short uint8
 }
 
 func (t *PeersTable) key(key netip.AddrPort) []any {
@@ -502,14 +549,14 @@ func (t *PeersTable) key(key netip.AddrPort) []any {
 
 func (t *PeersTable) row(v []any) PeersRow {
 	return PeersRow{
-		ID: uint64(v[0].(uint64)),
+		Short: uint8(v[0].(uint64)),
 	}
 }
 
 // Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
 // ones. Errors: *runtime.ValueError, *runtime.FullError.
 func (t *PeersTable) Put(key netip.AddrPort, row PeersRow) error {
-	return t.t.Put(t.key(key), []any{row.ID})
+	return t.t.Put(t.key(key), []any{row.Short})
 }
 
 // Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
@@ -959,7 +1006,7 @@ var desc = abi.Desc{
 		{Name: "peers", Kind: abi.TableLRU, Size: 65536, Key: []abi.Member{
 			{Name: "peer", Kind: abi.KindEndpoint, Size: 18},
 		}, KeySize: 20, Value: []abi.Member{
-			{Name: "id", Kind: abi.KindUint, Bits: 64, Size: 8},
+			{Name: "short", Kind: abi.KindUint, Bits: 8, Size: 1},
 		}, ValueSize: 8},
 		{Name: "attempts", Kind: abi.TableLRU, Size: 65536, Key: []abi.Member{
 			{Name: "id", Kind: abi.KindUint, Bits: 64, Size: 8},
@@ -1014,7 +1061,9 @@ var desc = abi.Desc{
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_totals", Kind: abi.ReasonPunted, Doc: "no row in totals"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "full_peers", Kind: abi.ReasonPunted, Doc: "table peers is full"},
+			{Name: "over_moves", Kind: abi.ReasonDropped,
+				Doc: "no moves left; or: too many processors spend from one credit at once"},
+			{Name: "full_seen", Kind: abi.ReasonPunted, Doc: "table seen is full"},
 			{Name: "full_attempts", Kind: abi.ReasonPunted, Doc: "table attempts is full"},
 			{Name: "closed", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
 			{Name: "too_short", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
@@ -1033,7 +1082,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "short", Hook: abi.HookIngress, L2: true, Base: 36, Reasons: []abi.Reason{
+		{Name: "short", Hook: abi.HookIngress, L2: true, Base: 37, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
@@ -1071,7 +1120,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "tiny", Hook: abi.HookIngress, L2: true, Base: 67, Reasons: []abi.Reason{
+		{Name: "tiny", Hook: abi.HookIngress, L2: true, Base: 68, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
@@ -1101,7 +1150,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "answer", Hook: abi.HookEgress, L2: true, Base: 92, Reasons: []abi.Reason{
+		{Name: "answer", Hook: abi.HookEgress, L2: true, Base: 93, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1121,6 +1170,32 @@ var desc = abi.Desc{
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_seen", Kind: abi.ReasonPunted, Doc: "table seen is full"},
+			{Name: "full_peers", Kind: abi.ReasonPunted, Doc: "table peers is full"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
+		}},
+		{Name: "reply", Hook: abi.HookEgress, L2: true, Base: 117, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "short_form", Kind: abi.ReasonPunted, Doc: "short.form is not 0"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "no_peers", Kind: abi.ReasonPunted, Doc: "no row in peers"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "full_peers", Kind: abi.ReasonPunted, Doc: "table peers is full"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,

@@ -22,9 +22,17 @@ const (
 	nothing = time.Minute      // after which an ID that no connection has is taken back, such as that of a Retry
 )
 
+// Gate is what learns of connections: a gate.Gate, or what does the same in user space.
+type Gate interface {
+	NewID() (uint64, error)
+	Retire(after time.Duration, ids ...uint64)
+	Done(source netip.Addr) error
+	Failed(source netip.Addr)
+}
+
 // Hooks connects one server with one gate.
 type Hooks struct {
-	gate *gate.Gate
+	gate Gate
 	log  *slog.Logger
 
 	mu    sync.Mutex
@@ -33,7 +41,7 @@ type Hooks struct {
 }
 
 // New makes the hooks. Use both: the transport's generator, and the configuration's tracer.
-func New(g *gate.Gate, log *slog.Logger) *Hooks {
+func New(g Gate, log *slog.Logger) *Hooks {
 	if log == nil {
 		log = slog.Default()
 	}

@@ -1,4 +1,5 @@
-package paths
+// Package caddy runs Caddy, a web server with HTTP/3, on a host of a test network.
+package caddy
 
 import (
 	"bytes"
@@ -24,16 +25,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// hostName is the server's name in its certificate.
-const hostName = "video.test"
+// Server is Caddy with HTTP/2 and HTTP/3 at port 443.
+type Server struct {
+	Key string // the SHA-256 of the certificate's public key in base64, as Chromium takes it
 
-// webServer is Caddy with HTTP/2 and HTTP/3 at port 443.
-type webServer struct {
 	cmd   *exec.Cmd
 	dir   string
 	log   bytes.Buffer
 	ended chan struct{}
-	key   string // the SHA-256 of the certificate's public key in base64, as Chromium takes it
 }
 
 // caddyfile is the server's configuration: a folder for its own files, its name and address, and what it serves.
@@ -57,14 +56,14 @@ https://%[2]s {
 }
 `
 
-// startServer serves a folder on a host, and waits until it does.
-func startServer(ctx context.Context, host *testnet.Host, at netip.Addr, root string) (*webServer, error) {
+// Start serves a folder under a name on a host, and waits until it does.
+func Start(ctx context.Context, host *testnet.Host, name string, at netip.Addr, root string) (*Server, error) {
 	dir, err := os.MkdirTemp("", "caddy-*")
 	if err != nil {
 		return nil, err
 	}
-	s := &webServer{dir: dir, ended: make(chan struct{})}
-	if err := s.start(ctx, host, at, root); err != nil {
+	s := &Server{dir: dir, ended: make(chan struct{})}
+	if err := s.start(ctx, host, name, at, root); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	err = testnet.Until(10*time.Second, "caddy listens", func() bool {
@@ -77,18 +76,20 @@ func startServer(ctx context.Context, host *testnet.Host, at netip.Addr, root st
 		}) == nil
 	})
 	if over := s.over(); over || err != nil {
-		s.close()
+		s.Close()
 		return nil, fmt.Errorf("caddy: %w: %s", errors.Join(err, errors.New("it can't be reached")), s.log.String())
 	}
 	return s, nil
 }
 
-func (s *webServer) start(ctx context.Context, host *testnet.Host, at netip.Addr, root string) (err error) {
-	if s.key, err = certify(s.dir); err != nil {
+func (s *Server) start(
+	ctx context.Context, host *testnet.Host, name string, at netip.Addr, root string,
+) (err error) {
+	if s.Key, err = certify(s.dir, name); err != nil {
 		return err
 	}
 	file := filepath.Join(s.dir, "Caddyfile")
-	if err := os.WriteFile(file, fmt.Appendf(nil, caddyfile, s.dir, hostName, at, root), 0o600); err != nil {
+	if err := os.WriteFile(file, fmt.Appendf(nil, caddyfile, s.dir, name, at, root), 0o600); err != nil {
 		return err
 	}
 	s.cmd = host.Command(ctx, "caddy", "run", "--config", file, "--adapter", "caddyfile")
@@ -105,7 +106,7 @@ func (s *webServer) start(ctx context.Context, host *testnet.Host, at netip.Addr
 }
 
 // over reports whether the server has ended.
-func (s *webServer) over() bool {
+func (s *Server) over() bool {
 	select {
 	case <-s.ended:
 		return true
@@ -114,20 +115,21 @@ func (s *webServer) over() bool {
 	}
 }
 
-func (s *webServer) close() {
+// Close ends the server.
+func (s *Server) Close() {
 	_ = s.cmd.Process.Kill()
 	<-s.ended
 	os.RemoveAll(s.dir)
 }
 
 // certify makes a certificate for the server's name, and returns the hash of its public key.
-func certify(dir string) (string, error) {
+func certify(dir, name string) (string, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return "", err
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: hostName}, DNSNames: []string{hostName},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(7 * 24 * time.Hour),
 	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)

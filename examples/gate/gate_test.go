@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
+	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+)
+
+// few are quotas that a test exceeds at once.
+var few = gate.Quotas{
+	Newcomers: runtime.Rate{PerSecond: 20, Burst: 40}, Strays: runtime.Rate{PerSecond: 20, Burst: 40},
+	Elsewhere: runtime.Rate{PerSecond: 20, Burst: 40},
+}
+
+var at = netip.AddrPortFrom(lab.Addr, lab.Port)
+
+// pin is a folder for the gate of a test, which is removed with it.
+func pin(t *testing.T) string {
+	path := filepath.Join("/sys/fs/bpf", fmt.Sprintf("gate-test-%d", time.Now().UnixNano()))
+	t.Cleanup(func() { _ = os.RemoveAll(path) })
+	return path
+}
+
+func TestMain(m *testing.M) {
+	lab.Main()
+	os.Exit(m.Run())
+}
+
+// start makes a lab with a server behind a gate.
+func start(t *testing.T, v lab.Variant, change func(*gate.Config)) (*lab.Lab, *lab.Server) {
+	t.Helper()
+	needs.Root(t)
+	l, err := lab.New(testnet.Start(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := gate.Config{Interfaces: []string{"eth0", "eth1"}, Quotas: few, Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&c)
+	}
+	var s *lab.Server
+	err = l.Server.Do(func() error {
+		s, err = lab.Serve(v, c)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l, s
+}
+
+func load(l *lab.Lab) lab.Load {
+	return lab.Load{Bytes: 4096, Reconnect: 25, Host: l.Clients, Server: at}
+}
+
+// clients has clients at work for a while.
+func clients(t *testing.T, l lab.Load, d time.Duration) lab.Result {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), d)
+	defer stop()
+	r, err := l.Run(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Failed > 0 || r.Requests < 10*lab.Clients {
+		t.Errorf("%d of %d requests failed: %v", r.Failed, r.Requests, r.Err)
+	}
+	return r
+}
+
+// Each attack's packets are dropped under its reason, and all requests succeed, of connections that move to another
+// port and of new ones.
+func TestAttacks(t *testing.T) {
+	l, s := start(t, lab.Kernel, nil)
+	all := load(l)
+	all.Move = true
+	clients(t, all, time.Second)
+	before, err := s.Gate.Count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reason := range []string{"over_source", "over_network", "over_total", "over_newcomers", "stray"} {
+		if before[reason] > 0 {
+			t.Errorf("%d packets of clients were dropped as %s", before[reason], reason)
+		}
+	}
+	for attack, reasons := range map[lab.Attack][]string{
+		lab.Handshakes: {"over_source", "over_network", "over_newcomers"}, lab.Initials: {"over_network", "over_newcomers"},
+		lab.Garbage: {"too_short", "stray"}, lab.Strays: {"stray"},
+		lab.Flood: {"too_short", "stray", "over_network", "over_newcomers"},
+	} {
+		t.Run(string(attack), func(t *testing.T) {
+			before, err := s.Gate.Count()
+			if err != nil {
+				t.Fatal(err)
+			}
+			stop, err := l.Attack(lab.Rates{attack: 1500})
+			if err != nil {
+				t.Fatal(err)
+			}
+			clients(t, all, time.Second)
+			sent, err := stop()
+			if err != nil {
+				t.Fatal(err)
+			}
+			after, err := s.Gate.Count()
+			if err != nil {
+				t.Fatal(err)
+			}
+			dropped := uint64(0)
+			for _, reason := range reasons {
+				dropped += after[reason] - before[reason]
+			}
+			// What buckets admit passes: the burst, and the rate of about a second.
+			if dropped > sent || dropped+400 < sent {
+				t.Errorf("%d packets were sent, and %d were dropped as %v: %v", sent, dropped, reasons, after)
+			}
+		})
+	}
+}
+
+// Connection IDs are announced before they are used, and removed when their connections end.
+func TestIDs(t *testing.T) {
+	l, s := start(t, lab.Kernel, nil)
+	c, err := lab.Dial(l.Clients, lab.ClientAddr(0), at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Get(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	counts, err := s.Gate.Count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if counts["stray"]+counts["too_short"] > 0 {
+		t.Error(counts)
+	}
+	if rate, ok := s.Gate.Quota(lab.ClientAddr(0)); !ok || rate != gate.Defaults.Source {
+		t.Error(rate, ok)
+	}
+}
+
+// Quotas change and the gate is replaced while clients run, and no request fails.
+func TestReplace(t *testing.T) {
+	config := gate.Config{}
+	l, s := start(t, lab.Kernel, func(c *gate.Config) {
+		c.PinPath = pin(t)
+		config = *c
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- func() error {
+			for i := 0; i < 5 || ctx.Err() == nil; i++ {
+				q := few
+				q.Newcomers.PerSecond += uint64(i)
+				s.Gate.SetQuotas(q)
+				c := config
+				c.Quotas, c.Closed = q, i%2 == 0
+				if err := l.Server.Do(func() error { return s.Gate.Replace(c) }); err != nil {
+					return err
+				}
+			}
+			return nil
+		}()
+	}()
+	all := load(l)
+	all.Move = true
+	clients(t, all, 3*time.Second)
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A gate in a process of its own, which then dies: new connections are refused, or pass, as its setting says. Those
+// that exist go on.
+func TestDeath(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("closed %v", closed), func(t *testing.T) {
+			l, _ := start(t, lab.NoGate, nil)
+			p, err := l.Start(lab.Watcher, gate.Config{
+				Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Closed: closed, PinPath: pin(t),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			old, err := lab.Dial(l.Clients, lab.ClientAddr(0), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer old.Close()
+			if err := old.Get(t.Context(), 100); err != nil {
+				t.Fatal(err)
+			}
+			p.Kill()
+			refused := func() bool {
+				c, err := lab.Dial(l.Clients, lab.ClientAddr(1), at)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				ctx, stop := context.WithTimeout(t.Context(), time.Second)
+				defer stop()
+				return c.Get(ctx, 100) != nil
+			}
+			if closed {
+				if err := testnet.Until(5*time.Second, "new connections are refused", refused); err != nil {
+					t.Error(err)
+				}
+			} else if time.Sleep(2 * time.Second); refused() { // the lease has lapsed
+				t.Error("new connections are refused")
+			}
+			if err := old.Get(t.Context(), 100); err != nil {
+				t.Errorf("a connection from before: %v", err)
+			}
+		})
+	}
+}
+
+// Caddy knows nothing of the gate that watches it. Clients connect, use further connection IDs, and go on under attack;
+// connections that have ended are forgotten.
+func TestCaddy(t *testing.T) {
+	needs.Root(t)
+	l, err := lab.New(testnet.Start(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "4096"), make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server, err := caddy.Start(t.Context(), l.Server, "gate.test", lab.Addr, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	var g *gate.Gate
+	err = l.Server.Do(func() error {
+		g, err = gate.Start(gate.Config{
+			Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Idle: 2 * time.Second, Quotas: few,
+		})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	clients(t, load(l), time.Second)
+	stop, err := l.Attack(lab.Rates{lab.Strays: 500, lab.Garbage: 500, lab.Initials: 500, lab.Handshakes: 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients(t, load(l), 2*time.Second)
+	sent, err := stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dropped, err := g.Dropped()
+	if err != nil || dropped < sent*3/4 {
+		t.Errorf("%d packets of %d were dropped: %v", dropped, sent, err)
+	}
+	if rate, ok := g.Quota(lab.ClientAddr(0)); !ok || rate != gate.Defaults.Source && rate != gate.Defaults.Best {
+		t.Errorf("the quota of a client is %v", rate)
+	}
+	if err := testnet.Until(5*time.Second, "connections are forgotten", func() bool { return g.Flows() == 0 }); err != nil {
+		t.Errorf("%v: %d are left", err, g.Flows())
+	}
+}
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

