@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/experiment/congestion"
+	"github.com/fastrelay/fastrelay-gen/experiment/gate"
 	"github.com/fastrelay/fastrelay-gen/experiment/paths"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
@@ -26,6 +27,7 @@ import (
 // experiments are all experiments by name.
 var experiments = map[string]func(context.Context, *trial.Book) error{
 	"congestion": congestion.Run,
+	"gate":       gate.Run,
 	"paths":      paths.Run,
 }
 
@@ -33,6 +35,7 @@ func main() {
 	// Copies of this program measure a processor, or count beside a transfer.
 	turnlab.Main()
 	congestion.Main()
+	gate.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx); err != nil {

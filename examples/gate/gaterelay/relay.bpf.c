@@ -2465,7 +2465,7 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 	__u32 len = skb->len;
 
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass", */
+	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
 	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, 0);
@@ -2554,7 +2554,7 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 		return answer_ipv4_send(skb);
 	}
 
-	/* {learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: ["udp.d... */
+	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -2578,7 +2578,7 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_answer_full_peers);
 	}
 
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass", */
+	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
 	return answer_ipv4_send_2(skb, data, at_answer_to_end);
 }
 
@@ -2658,7 +2658,7 @@ static __always_inline int answer_ipv6_answer_send_2(struct __sk_buff *skb, void
 
 	__u32 len = skb->len;
 
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass", */
+	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
 	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
 	__u64 said0_2[2];
 	st64((void *)said0_2, ld64(ipv6->dst));
@@ -2739,7 +2739,7 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 		return answer_ipv6_answer_send(skb);
 	}
 
-	/* {learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: ["udp.d... */
+	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -2763,7 +2763,7 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_answer_full_peers);
 	}
 
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass", */
+	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
 	return answer_ipv6_answer_send_2(skb, data, at_answer_to_end);
 }
 
@@ -2952,7 +2952,7 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_reply_no_peers);
 	}
 
-	/* {when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["low(peer.s... */
+	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
 	if (peer->m_short < 3) { /* rule */
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
@@ -2967,8 +2967,6 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 		}
 		return reply_ipv4_send(skb);
 	}
-
-	/* {do: ["pass"]}, */
 	return reply_ipv4_send_2(skb);
 }
 
@@ -3047,7 +3045,7 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_reply_no_peers);
 	}
 
-	/* {when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["low(peer.s... */
+	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
 	if (peer->m_short < 3) { /* rule */
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
@@ -3062,8 +3060,6 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 		}
 		return reply_ipv6_send(skb);
 	}
-
-	/* {do: ["pass"]}, */
 	return reply_ipv6_send_2(skb);
 }
 

@@ -27,6 +27,9 @@ type Lab struct {
 // Addr is the server's address.
 var Addr = netip.MustParseAddr("192.0.2.1")
 
+// At is the server's address and port.
+var At = netip.AddrPortFrom(Addr, Port)
+
 // ClientAddr is the address of a client.
 func ClientAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(11 + i)}) }
 
