@@ -141,6 +141,7 @@ var frames = map[diag.Code]string{
 	"FR0226": top + `programs: p: {hook: "tc/ingress", stack: ["eth", "ip"], do: ["pass"]}`,
 	"FR0227": program(rtp, udp+`, "rtp"`, ""),
 	"FR0228": top,
+	"FR0229": program("", udp, ""),
 	"FR0240": top +
 		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", ` +
 		`do: ["pass"]}`,

@@ -140,8 +140,8 @@ var (
 	codeLapsed = diag.Define("FR0229", "nothing is sent without a lease",
 		"A program whose expressions say `lapsed` runs also when the relay's lease has expired. It may pass\n"+
 			"packets and drop them. It can't send any: the process that the addresses come from has ended.",
-		`do: [{set: "ip.dscp": "pick(lapsed, 0, 46)"}, {send: via: "r.fast"}]`,
-		`rules: [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {do: ["pass"]}]`)
+		`rules: [{when: "lapsed", do: [{drop: "closed"}]}, {do: [{send: {from: "udp.dst", to: "udp.src"}}]}]`,
+		`rules: [{when: "lapsed", do: [{drop: "closed"}]}, {do: ["pass"]}]`)
 	codeNotUsed = diag.Define("FR0240", "declared and not used",
 		"A warning: the spec declares a header, a setting, a table, a group or an event that no program uses.\n"+
 			"The relay is built without it. `vet --strict` treats warnings as errors.",

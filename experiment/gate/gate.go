@@ -7,8 +7,12 @@ import (
 	"errors"
 	"math"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
@@ -69,7 +73,7 @@ func filterName(v lab.Variant) string { return "filter: " + string(v) }
 // Run runs the experiment.
 func Run(ctx context.Context, b *trial.Book) error {
 	// Clients and attackers share one processor, the server and what the kernel does with its packets has the other.
-	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
+	if err := pin(os.Getpid(), turnlab.LoadCPU); err != nil {
 		return err
 	}
 	b.Parallel = 1
@@ -137,10 +141,28 @@ func start(v lab.Variant) (_ *server, err error) {
 	if s.Process, err = s.Start(v, config); err != nil {
 		return nil, err
 	}
-	if err = turnlab.Prefer(s.Pid(), turnlab.RelayCPU); err != nil {
+	if err = pin(s.Pid(), turnlab.RelayCPU); err != nil {
 		s.Kill()
 	}
 	return s, err
+}
+
+// pin has all threads of a process, and those that it starts later, run on one processor, with the priority of all: the
+// kernel's own thread for packets has no other.
+func pin(pid, cpu int) error {
+	var set unix.CPUSet
+	set.Set(cpu)
+	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	for _, t := range tasks {
+		tid, e := strconv.Atoi(t.Name())
+		if e == nil {
+			e = unix.SchedSetaffinity(tid, &set)
+		}
+		if !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 func (s *server) close() error { return errors.Join(s.Stop(), s.net.Close()) }
