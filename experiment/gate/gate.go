@@ -170,7 +170,7 @@ func (s *server) close() error { return errors.Join(s.Stop(), s.net.Close()) }
 func (s *server) clients(ctx context.Context, d time.Duration) (lab.Result, error) {
 	ctx, stop := context.WithTimeout(ctx, d)
 	defer stop()
-	return lab.Load{Bytes: size, Reconnect: requests, Host: s.Clients, Server: lab.At, Patience: 5 * time.Second}.Run(ctx)
+	return lab.Load{Bytes: size, Reconnect: requests, Host: s.Clients, Server: lab.At}.Run(ctx)
 }
 
 // clientPackets measures how many packets a second clients send.
