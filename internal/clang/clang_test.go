@@ -18,10 +18,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// render makes the C of the gate example.
+// render makes the C of a small spec.
 func render(t *testing.T) *bpf.Source {
 	t.Helper()
-	const file = "../../examples/gate/spec.cue"
+	const file = "testdata/gate.cue"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -45,7 +45,7 @@ each priority level all get the same value.`,
   sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
       --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 ` +
 			`relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
-  sudo fastrelay-gen run examples/gate/spec.cue --attach short=eth0 --row 'totals=port=443 strays=10/20'
+  sudo fastrelay-gen run examples/gate/spec.cue --attach short=eth0 --row 'known=id=7 packets=0'
   sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 ` +
 			`--row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'
   sudo fastrelay-gen run spec.cue --attach spread=eth0 --events \
