@@ -117,13 +117,14 @@ func countCalls(pid int) (_ *calls, err error) {
 	if c.counter, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
 		return nil, err
 	}
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL", Instructions: asm.Instructions{
+	code := asm.Instructions{
 		asm.FnGetCurrentPidTgid.Call(), asm.RSh.Imm(asm.R0, 32), asm.JNE.Imm(asm.R0, int32(pid), "end"),
 		asm.StoreImm(asm.RFP, -4, 0, asm.Word), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
 		asm.LoadMapPtr(asm.R1, c.counter.FD()), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "end"),
 		asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return(),
-	}})
+	}
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL", Instructions: code})
 	if err != nil {
 		return nil, errors.Join(err, c.counter.Close())
 	}

@@ -84,7 +84,7 @@ func Run(ctx context.Context, b *trial.Book) error {
 	kinds := attacks(clients)
 	b.Printf("8 clients, %d bytes an answer, a new connection after %d requests; they send %.0f packets a second.\n",
 		size, requests, clients)
-	b.Printf("Attacks, packets a second: real handshakes and Initials %d, garbage and unknown IDs %d, ten times %.0f.\n",
+	b.Printf("Packets a second of attacks: real handshakes and Initials %d, garbage and unknown IDs %d, ten times %.0f.\n",
 		openings, cheap, 10*clients)
 	var names []string
 	for _, scene := range scenes() {
@@ -229,8 +229,8 @@ func summarize(b *trial.Book) error {
 		if math.IsNaN(b.Median(with, "requests")) || math.IsNaN(b.Median(without, "requests")) {
 			continue
 		}
-		b.Printf("%s: gate against no gate: throughput %+.0f%% (p = %.2g), mean duration %+.0f%%; %.0f%% of the throughput "+
-			"without an attack and a gate.\n\n", scene, change(b, with, without, "requests"),
+		b.Printf("%s: gate against no gate: throughput %+.0f%% (p = %.2g), mean duration %+.0f%%; %.0f%% of the "+
+			"throughput without an attack and a gate.\n\n", scene, change(b, with, without, "requests"),
 			trial.Greater(b.Values(with, "requests"), b.Values(without, "requests")), change(b, with, without, "mean"),
 			100*b.Median(with, "requests")/quiet)
 	}

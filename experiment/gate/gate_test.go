@@ -20,7 +20,8 @@ func TestSummarize(t *testing.T) {
 		t.Fatal(err)
 	}
 	figures := map[string]map[string]float64{
-		name(lab.NoGate, none): {"requests": 1000, "mean": 8}, name(lab.NoGate, together): {"requests": 100, "mean": 80},
+		name(lab.NoGate, none):     {"requests": 1000, "mean": 8},
+		name(lab.NoGate, together): {"requests": 100, "mean": 80},
 		name(lab.Kernel, together): {"requests": 900, "mean": 4},
 		filterName(lab.UserSpace):  {"processor": 2000, "system calls": 200},
 		filterName(lab.Kernel):     {"processor": 500, "system calls": 1},

@@ -6,9 +6,9 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
 // Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order
 // is: every record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or
-// none, and the packet doesn't leave), Learns, Allocs, Lets, the rewrite, transmission, records, Counts; what a record
-// holds is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits back and
-// has no records; its numbers are lost.
+// none, and the packet doesn't leave), Learns, Allocs, Lets, the rewrite, transmission, records, Counts; what a
+// record holds is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits
+// back and has no records; its numbers are lost.
 type Effects struct {
 	Emits  []*Emit
 	Admits []*Admit

@@ -99,7 +99,7 @@ func (f *Filter) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 		for i := range n {
 			from, ok := ms[i].Addr.(*net.UDPAddr)
 			if ok && f.pass(ms[i].Buffers[0][:ms[i].N], from.AddrPort(), now) {
-				ms[kept], ms[i] = ms[i], ms[kept]
+				move(&ms[kept], &ms[i])
 				kept++
 			}
 		}
@@ -108,6 +108,14 @@ func (f *Filter) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 		if kept > 0 {
 			return kept, nil
 		}
+	}
+}
+
+// move moves what was read. The caller knows which buffer is where, so they stay.
+func move(to, from *ipv4.Message) {
+	if to != from {
+		to.N, to.NN, to.Flags, to.Addr = copy(to.Buffers[0], from.Buffers[0][:from.N]), copy(to.OOB, from.OOB[:from.NN]),
+			from.Flags, from.Addr
 	}
 }
 
