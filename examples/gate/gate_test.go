@@ -103,8 +103,9 @@ func TestAttacks(t *testing.T) {
 		}
 	}
 	for attack, reasons := range map[lab.Attack][]string{
-		lab.Handshakes: {"over_source", "over_network", "over_newcomers"}, lab.Initials: {"over_network", "over_newcomers"},
-		lab.Garbage: {"too_short", "stray"}, lab.Strays: {"stray"},
+		lab.Handshakes: {"over_source", "over_network", "over_newcomers"},
+		lab.Initials:   {"over_network", "over_newcomers"},
+		lab.Garbage:    {"too_short", "stray"}, lab.Strays: {"stray"},
 		lab.Flood: {"too_short", "stray", "over_network", "over_newcomers"},
 	} {
 		t.Run(string(attack), func(t *testing.T) {
@@ -283,7 +284,8 @@ func TestCaddy(t *testing.T) {
 	if rate, ok := g.Quota(lab.ClientAddr(0)); !ok || rate != gate.Defaults.Source && rate != gate.Defaults.Best {
 		t.Errorf("the quota of a client is %v", rate)
 	}
-	if err := testnet.Until(5*time.Second, "connections are forgotten", func() bool { return g.Flows() == 0 }); err != nil {
+	err = testnet.Until(5*time.Second, "connections are forgotten", func() bool { return g.Flows() == 0 })
+	if err != nil {
 		t.Errorf("%v: %d are left", err, g.Flows())
 	}
 }

@@ -114,7 +114,8 @@ type calls struct {
 
 func countCalls(pid int) (_ *calls, err error) {
 	c := &calls{}
-	if c.counter, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}); err != nil {
+	spec := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
+	if c.counter, err = ebpf.NewMap(spec); err != nil {
 		return nil, err
 	}
 	code := asm.Instructions{

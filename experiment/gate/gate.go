@@ -84,7 +84,7 @@ func Run(ctx context.Context, b *trial.Book) error {
 	kinds := attacks(clients)
 	b.Printf("8 clients, %d bytes an answer, a new connection after %d requests; they send %.0f packets a second.\n",
 		size, requests, clients)
-	b.Printf("Packets a second of attacks: real handshakes and Initials %d, garbage and unknown IDs %d, ten times %.0f.\n",
+	b.Printf("Packets a second: real handshakes and Initials %d, garbage and unknown IDs %d, ten times %.0f.\n",
 		openings, cheap, 10*clients)
 	var names []string
 	for _, scene := range scenes() {

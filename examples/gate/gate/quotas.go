@@ -11,7 +11,7 @@ import (
 )
 
 // Limits are token buckets in memory that the kernel and this process both map: to move one is no system call. Rows are
-// made for sources that were admitted; so a flood from random addresses makes no more rows than connections are admitted.
+// made for sources that were admitted; so a flood from random addresses makes no more rows than are admitted.
 
 // Quotas limit new connections. Where a rate is 0, the default is taken.
 type Quotas struct {

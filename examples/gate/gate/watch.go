@@ -11,7 +11,7 @@ import (
 
 // A server that announces nothing is watched. The kernel reads the connection ID that it chooses from the handshake, in
 // time for the client's answer, and reports it. Later ones are issued under encryption: the kernel takes them from the
-// first packet that has one and comes from the connection's address. The end of a connection can't be seen at all: it is
+// first packet that has one and comes from the connection's address. The end of a connection can't be seen: it is
 // over when nothing was heard of it for long.
 
 // flow is what is known of a client's address: one connection, as a rule.

@@ -187,7 +187,8 @@ func (a *Attacker) Run(ctx context.Context, kind Attack, rate float64) error {
 			messages[i].header.Iov = &vectors[i]
 			messages[i].header.SetIovlen(1)
 		}
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(a.fd), uintptr(unsafe.Pointer(&messages[0])), batch, 0, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(a.fd), uintptr(unsafe.Pointer(&messages[0])), batch,
+			0, 0, 0)
 		if errno != 0 && errno != unix.ENOBUFS && errno != unix.EINTR && errno != unix.EAGAIN {
 			return fmt.Errorf("attack: %w", errno)
 		}

@@ -114,8 +114,8 @@ func (f *Filter) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 // move moves what was read. The caller knows which buffer is where, so they stay.
 func move(to, from *ipv4.Message) {
 	if to != from {
-		to.N, to.NN, to.Flags, to.Addr = copy(to.Buffers[0], from.Buffers[0][:from.N]), copy(to.OOB, from.OOB[:from.NN]),
-			from.Flags, from.Addr
+		to.N, to.NN = copy(to.Buffers[0], from.Buffers[0][:from.N]), copy(to.OOB, from.OOB[:from.NN])
+		to.Flags, to.Addr = from.Flags, from.Addr
 	}
 }
 
