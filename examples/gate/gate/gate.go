@@ -1,7 +1,7 @@
 // Package gate runs the relay of the gate example in front of a QUIC server: packets of known connections pass, new
 // connections are limited, and the kernel drops what exceeds the limits. The server announces its connection IDs
-// (package quicgo does it for quic-go), or the gate reads them from what the server sends. What happens to connections moves the
-// limits, in memory that the kernel maps, too.
+// (package quicgo does it for quic-go), or the gate reads them from what the server sends. What happens to connections
+// moves the limits, in memory that the kernel maps, too.
 package gate
 
 import (

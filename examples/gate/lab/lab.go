@@ -1,5 +1,6 @@
 // Package lab has what the tests and the experiment of the gate need: a network with clients, a server and attackers,
-// an HTTP/3 server with the gate, without it, and with the same rules in user space, clients at full speed, and attacks.
+// an HTTP/3 server with the gate, without it, and with the same rules in user space, clients at full speed, and
+// attacks.
 package lab
 
 import (
