@@ -52,9 +52,16 @@ type Gate struct {
 	total   gaterelay.TotalsRow
 	sources map[netip.Addr]*source
 	nets    map[netip.Prefix]*runtime.Bucket
-	retired []retirement
 	flows   flows
 	closed  bool
+
+	// What the server says waits here: its connections never wait for changes of rows, which take milliseconds.
+	said    sync.Mutex
+	retired []retirement
+	ends    []end
+	awake   chan struct{}
+
+	swapping sync.RWMutex // the relay is being replaced
 
 	stop   context.CancelFunc
 	events context.CancelFunc
@@ -64,7 +71,7 @@ type Gate struct {
 // Start loads the gate and attaches it, in the network namespace of the calling thread. Connection IDs that a
 // predecessor left are forgotten, unless they are watched: its server has ended with it.
 func Start(c Config) (*Gate, error) {
-	g := &Gate{log: c.Logger, pool: make(chan uint64, poolSize)}
+	g := &Gate{log: c.Logger, pool: make(chan uint64, poolSize), awake: make(chan struct{}, 1)}
 	if g.log == nil {
 		g.log = slog.Default()
 	}
@@ -88,6 +95,7 @@ func Start(c Config) (*Gate, error) {
 		g.wait.Go(func() { g.fill(ctx) })
 	}
 	g.wait.Go(func() { g.sweep(ctx) })
+	g.wait.Go(func() { g.hear(ctx) })
 	return g, nil
 }
 
@@ -144,6 +152,8 @@ func (g *Gate) Replace(c Config) error {
 		return errors.New("gate: only a gate with a PinPath can be replaced, by one with the same")
 	}
 	g.events()
+	g.swapping.Lock()
+	defer g.swapping.Unlock()
 	if err := g.relay.Close(); err != nil {
 		return err
 	}

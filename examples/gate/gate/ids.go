@@ -36,9 +36,9 @@ func (g *Gate) addID() error {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // it never fails
 	id := binary.BigEndian.Uint64(b[:])
-	g.mu.Lock()
+	g.swapping.RLock()
 	err := g.relay.Known.Put(id, gaterelay.KnownRow{})
-	g.mu.Unlock()
+	g.swapping.RUnlock()
 	if err != nil {
 		return err
 	}
@@ -82,13 +82,14 @@ func (g *Gate) Retire(after time.Duration, ids ...uint64) {
 	if len(ids) == 0 {
 		return
 	}
-	g.mu.Lock()
+	g.said.Lock()
 	g.retired = append(g.retired, retirement{time.Now().Add(after), ids})
-	g.mu.Unlock()
+	g.said.Unlock()
 }
 
 func (g *Gate) removeRetired(now time.Time) error {
 	var due []uint64
+	g.said.Lock()
 	rest := g.retired[:0]
 	for _, r := range g.retired {
 		if now.Before(r.at) {
@@ -98,6 +99,7 @@ func (g *Gate) removeRetired(now time.Time) error {
 		}
 	}
 	g.retired = rest
+	g.said.Unlock()
 	if len(due) == 0 {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"reflect"
@@ -194,9 +195,48 @@ func (g *Gate) addSource(a netip.Addr, regular bool) error {
 
 // Done says that a source has finished a handshake: what it spent is given back, and its quota rises.
 func (g *Gate) Done(a netip.Addr) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.done(a)
+	g.say(end{a, true})
+	return nil
+}
+
+// end is a handshake that is over.
+type end struct {
+	addr netip.Addr
+	done bool
+}
+
+func (g *Gate) say(e end) {
+	g.said.Lock()
+	g.ends = append(g.ends, e)
+	g.said.Unlock()
+	select {
+	case g.awake <- struct{}{}:
+	default:
+	}
+}
+
+// hear moves quotas by what the server says.
+func (g *Gate) hear(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.awake:
+		}
+		g.said.Lock()
+		ends := g.ends
+		g.ends = nil
+		g.said.Unlock()
+		g.mu.Lock()
+		for _, e := range ends {
+			if !e.done {
+				g.fail(e.addr)
+			} else if err := g.done(e.addr); err != nil {
+				g.log.Error("the gate's quotas can't be changed", "error", err)
+			}
+		}
+		g.mu.Unlock()
+	}
 }
 
 func (g *Gate) done(a netip.Addr) error {
@@ -232,11 +272,7 @@ func (g *Gate) done(a netip.Addr) error {
 
 // Failed says that a connection of a source has ended before its handshake did. A source that has finished none has its
 // quota lowered.
-func (g *Gate) Failed(a netip.Addr) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.fail(a)
-}
+func (g *Gate) Failed(a netip.Addr) { g.say(end{a, false}) }
 
 func (g *Gate) fail(a netip.Addr) {
 	if s := g.sources[a.Unmap()]; s != nil && !g.closed {
