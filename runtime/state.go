@@ -135,7 +135,7 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 		return undo, nil
 	}
 	r := t.relay
-	old, err := t.m.LookupBytes(row.key)
+	old, err := t.replaced(row.key)
 	if err != nil {
 		return nil, t.explain(err)
 	}

@@ -33,6 +33,10 @@ type Table struct {
 	credits *creditBlocks
 
 	rows map[string]*tableRow // rows that hold hops, by key; guarded by relay.mu
+
+	// prefixes are the keys of the rows of an lpm table with state: the kernel finds only the longest match, and a row
+	// must not share the state of one that covers it. nil: not read yet; guarded by relay.mu.
+	prefixes map[string]bool
 }
 
 func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *Table {
@@ -94,6 +98,9 @@ func (t *Table) Put(key, value []any) error {
 			r.hops.drop(row)
 		}
 		return t.explain(err)
+	}
+	if t.prefixes != nil {
+		t.prefixes[string(k)] = true
 	}
 	if len(row.hops) > 0 {
 		if old := t.rows[string(k)]; old != nil {
@@ -190,6 +197,7 @@ func (t *Table) DeleteMany(keys [][]any) (deleted int, err error) {
 			continue
 		}
 		deleted++
+		delete(t.prefixes, string(k))
 		if old != nil {
 			r.spaces.retire(t.desc.Value, old[string(k)])
 			r.releaseState(t.desc.Value, old[string(k)], t.credits)
@@ -228,6 +236,26 @@ func (t *Table) states(keys [][]byte) (map[string][]byte, error) {
 		old[string(k)] = value
 	}
 	return old, nil
+}
+
+// replaced returns the value of the row with exactly this key, or nil. relay.mu is held.
+func (t *Table) replaced(key []byte) ([]byte, error) {
+	if t.desc.Kind == abi.TableLPM {
+		if t.prefixes == nil {
+			keys, err := t.keys()
+			if err != nil {
+				return nil, err
+			}
+			t.prefixes = make(map[string]bool, len(keys))
+			for _, k := range keys {
+				t.prefixes[string(k)] = true
+			}
+		}
+		if !t.prefixes[string(key)] {
+			return nil, nil
+		}
+	}
+	return t.m.LookupBytes(key)
 }
 
 // Row is a row of a table: the values of its members, in the order of the spec.

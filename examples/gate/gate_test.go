@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
+	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
@@ -162,6 +163,39 @@ func TestIDs(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A network has a quota of its own, also inside of one that has a row already.
+func TestNetworks(t *testing.T) {
+	needs.Root(t)
+	relay, err := gaterelay.Load(gaterelay.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	for i, text := range []string{"0.0.0.0/0", "192.0.2.0/24", "192.0.0.0/16"} {
+		p := netip.MustParsePrefix(text)
+		for range 2 { // again: the row stays what it is
+			if err := relay.Networks.Put(p, gaterelay.NetworksRow{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		row, err := relay.Networks.Get(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rate := row.New.Rate(); rate != (runtime.Rate{}) {
+			t.Errorf("%s begins with %v", text, rate)
+		}
+		row.New.SetRate(uint64(i+1), 1)
+	}
+	if _, err := relay.Networks.DeleteMany(netip.MustParsePrefix("192.0.2.0/24")); err != nil {
+		t.Fatal(err)
+	}
+	row, err := relay.Networks.Get(netip.MustParsePrefix("192.0.0.0/16"))
+	if err != nil || row.New.Rate().PerSecond != 3 {
+		t.Error(row.New, err)
 	}
 }
 
