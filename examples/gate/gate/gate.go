@@ -44,7 +44,8 @@ const linger = 10 * time.Second
 // Gate is a running gate.
 type Gate struct {
 	log  *slog.Logger
-	pool chan uint64 // connection IDs that the kernel knows, and nobody has yet
+	pool chan uint64 // connection IDs that the kernel knows, and no connection has yet
+	low  chan struct{}
 
 	mu      sync.Mutex
 	config  Config
@@ -71,7 +72,8 @@ type Gate struct {
 // Start loads the gate and attaches it, in the network namespace of the calling thread. Connection IDs that a
 // predecessor left are forgotten, unless they are watched: its server has ended with it.
 func Start(c Config) (*Gate, error) {
-	g := &Gate{log: c.Logger, pool: make(chan uint64, poolSize), awake: make(chan struct{}, 1)}
+	g := &Gate{log: c.Logger, pool: make(chan uint64, poolSize), awake: make(chan struct{}, 1),
+		low: make(chan struct{}, 1)}
 	if g.log == nil {
 		g.log = slog.Default()
 	}
@@ -87,7 +89,7 @@ func Start(c Config) (*Gate, error) {
 	g.stop = stop
 	g.follow()
 	if !c.Watch {
-		for range poolSize / 2 {
+		for range poolSize {
 			if err := g.addID(); err != nil {
 				return nil, errors.Join(err, g.Close())
 			}

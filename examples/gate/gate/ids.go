@@ -22,6 +22,12 @@ func (g *Gate) NewID() (uint64, error) {
 	for {
 		select {
 		case id := <-g.pool:
+			if len(g.pool) < poolSize/2 {
+				select {
+				case g.low <- struct{}{}:
+				default:
+				}
+			}
 			return id, nil
 		default:
 		}
@@ -50,15 +56,13 @@ func (g *Gate) addID() error {
 	return nil
 }
 
-// fill keeps the pool full.
+// fill fills the pool where half of it is used.
 func (g *Gate) fill(ctx context.Context) {
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-g.low:
 		}
 		for ctx.Err() == nil && len(g.pool) < poolSize {
 			if err := g.addID(); err != nil {
