@@ -387,7 +387,11 @@ func (f *function) lookup(s *ir.Lookup) {
 	place := strconv.Itoa(f.places[s.Row])
 	if f.prog.flow && copied(t) {
 		at := f.names.own("here_" + f.row(s.Row))
-		f.line("struct %s %s;", f.vals[t], at)
+		init := ""
+		if s.Row.Optional { // where there is no row, clang may keep what was never written, which the verifier refuses
+			init = " = {}"
+		}
+		f.line("struct %s %s%s;", f.vals[t], at, init)
 		f.line("%s = &%s;", f.row(s.Row), at)
 		place = "FR_ON_STACK"
 	}

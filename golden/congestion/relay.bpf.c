@@ -430,7 +430,7 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
-	struct val_flows here_f;
+	struct val_flows here_f = {};
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
@@ -505,7 +505,7 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
-	struct val_flows here_f;
+	struct val_flows here_f = {};
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};

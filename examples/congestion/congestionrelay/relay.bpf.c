@@ -386,7 +386,7 @@ static __always_inline int control_on(void *data, void *data_end)
 
 	/* lookup: "f?": flows: ["socket.id"] */
 	struct val_flows *f;
-	struct val_flows here_f;
+	struct val_flows here_f = {};
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};

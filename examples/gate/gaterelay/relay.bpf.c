@@ -11,8 +11,8 @@
 #define FR_REASONS 139
 #define FR_NEEDS_ROWS 112
 #define FR_NEEDS_LEARNED 3
-#define FR_NEEDS_SHARED 262145
-#define FR_NEEDS_CREDITS 131137
+#define FR_NEEDS_SHARED 65537
+#define FR_NEEDS_CREDITS 32833
 #define FR_NEEDS_RING 1048576
 #define FR_LEVELS 1
 #define FR_EVENTS 3
@@ -221,7 +221,7 @@ _Static_assert(sizeof(struct event_issued) == 48, "layout of event_issued");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 262144);
+	__uint(max_entries, 65536);
 	__type(key, struct key_known);
 	__type(value, struct val_known);
 } tbl_known SEC(".maps");
@@ -312,7 +312,7 @@ static __always_inline enum fr_found find_attempts(const struct key_attempts *ke
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 16384);
 	__type(key, struct key_sources);
 	__type(value, struct val_sources);
 } tbl_sources SEC(".maps");
@@ -337,7 +337,7 @@ static __always_inline enum fr_found find_sources(const struct key_sources *key,
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 16384);
 	__type(key, struct key_networks);
 	__type(value, struct val_networks);
 } tbl_networks SEC(".maps");

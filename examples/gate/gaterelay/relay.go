@@ -90,7 +90,7 @@ type Relay struct {
 	// Reply runs at tc/egress and takes eth ipv4 udp short; eth ipv6 udp short.
 	Reply *ReplyProgram
 
-	// Known is a hash table of 262144 rows.
+	// Known is a hash table of 65536 rows.
 	Known *KnownTable
 	// Seen is a hash table that forgets the rows used least recently of 65536 rows.
 	Seen *SeenTable
@@ -98,9 +98,9 @@ type Relay struct {
 	Peers *PeersTable
 	// Attempts is a hash table that forgets the rows used least recently of 65536 rows.
 	Attempts *AttemptsTable
-	// Sources is a hash table of 65536 rows.
+	// Sources is a hash table of 16384 rows.
 	Sources *SourcesTable
-	// Networks is a table of prefixes, the longest of which counts of 65536 rows.
+	// Networks is a table of prefixes, the longest of which counts of 16384 rows.
 	Networks *NetworksTable
 	// Totals is a hash table of 16 rows.
 	Totals *TotalsTable
@@ -397,7 +397,7 @@ func (r ReplyReason) String() string { return r.Desc().Name }
 // Count returns how many packets ended with the reason.
 func (p *ReplyProgram) Count(r ReplyReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
-// KnownTable is the table "known": a hash table of 262144 rows.
+// KnownTable is the table "known": a hash table of 65536 rows.
 type KnownTable struct{ t *runtime.Table }
 
 // KnownRow is a value of known.
@@ -682,7 +682,7 @@ func (t *AttemptsTable) All() iter.Seq2[AttemptsEntry, error] {
 	}
 }
 
-// SourcesTable is the table "sources": a hash table of 65536 rows.
+// SourcesTable is the table "sources": a hash table of 16384 rows.
 type SourcesTable struct{ t *runtime.Table }
 
 // SourcesRow is a value of sources.
@@ -753,7 +753,7 @@ func (t *SourcesTable) All() iter.Seq2[SourcesEntry, error] {
 	}
 }
 
-// NetworksTable is the table "networks": a table of prefixes, the longest of which counts of 65536 rows.
+// NetworksTable is the table "networks": a table of prefixes, the longest of which counts of 16384 rows.
 type NetworksTable struct{ t *runtime.Table }
 
 // NetworksRow is a value of networks.
@@ -993,7 +993,7 @@ var desc = abi.Desc{
 		{Name: "closed", Kind: abi.KindBool, Size: 1, Bits: 1, Default: false},
 	},
 	Tables: []abi.Table{
-		{Name: "known", Kind: abi.TableHash, Size: 262144, Key: []abi.Member{
+		{Name: "known", Kind: abi.TableHash, Size: 65536, Key: []abi.Member{
 			{Name: "id", Kind: abi.KindUint, Bits: 64, Size: 8},
 		}, KeySize: 8, Value: []abi.Member{
 			{Name: "packets", Kind: abi.KindCounter, Size: 4},
@@ -1014,13 +1014,13 @@ var desc = abi.Desc{
 		}, KeySize: 28, Value: []abi.Member{
 			{Name: "packets", Kind: abi.KindUint, Bits: 8, Size: 1},
 		}, ValueSize: 8},
-		{Name: "sources", Kind: abi.TableHash, Size: 65536, Key: []abi.Member{
+		{Name: "sources", Kind: abi.TableHash, Size: 16384, Key: []abi.Member{
 			{Name: "addr", Kind: abi.KindAddr, Size: 16},
 		}, KeySize: 16, Value: []abi.Member{
 			{Name: "new", Kind: abi.KindBucket, Size: 4},
 			{Name: "regular", Kind: abi.KindBool, Bits: 1, Size: 1, Off: 4},
 		}, ValueSize: 8},
-		{Name: "networks", Kind: abi.TableLPM, Size: 65536, Key: []abi.Member{
+		{Name: "networks", Kind: abi.TableLPM, Size: 16384, Key: []abi.Member{
 			{Name: "prefix", Kind: abi.KindPrefix, Size: 20},
 		}, KeySize: 20, Value: []abi.Member{
 			{Name: "new", Kind: abi.KindBucket, Size: 4},
@@ -1203,7 +1203,7 @@ var desc = abi.Desc{
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
-	Shared: 262145,
+	Shared: 65537,
 	Events: []abi.Event{
 		{Name: "newcomer", Fields: []abi.Member{
 			{Name: "addr", Kind: abi.KindAddr, Size: 16, Off: 16},
@@ -1213,6 +1213,6 @@ var desc = abi.Desc{
 			{Name: "peer", Kind: abi.KindEndpoint, Size: 18, Off: 24},
 		}, Size: 48},
 	},
-	Credits: 131137,
+	Credits: 32833,
 	Ring:    1048576,
 }

@@ -77,7 +77,8 @@ func (s *scope) program(name string) string {
 			fmt.Fprintf(&rules, "\t\t{%s},\n", s.rule(i == n-1 && !g.one(3)))
 		}
 		w.WriteString("\trules: [\n")
-		if !strings.Contains(rules.String(), "{send: ") && !strings.Contains(rules.String(), "{fan_out: ") && g.one(3) {
+		if !s.socket && !strings.Contains(rules.String(), "{send: ") &&
+			!strings.Contains(rules.String(), "{fan_out: ") && g.one(3) {
 			w.WriteString("\t\t{when: \"lapsed\", do: [{drop: \"lapsed\"}]},\n")
 		}
 		w.WriteString(rules.String() + "\t]\n")
