@@ -47,6 +47,7 @@
 //	a damaged or foreign object           [*ObjectError]
 //	a setting out of range                [*ValueError]
 //	another process has the pins          [ErrLocked]
+//	the relay is being drained            [ErrDraining] for all that would be new; see [Relay.Drain]
 //	pins of another layout                [*LayoutError], which names the table; what is pinned stays as it was
 //	the process dies                      within [Options.Lease] everything passes to the stack; filters and pins
 //	                                      that remain are taken over or removed by the next relay of that name
@@ -69,6 +70,11 @@
 // Loading takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE
 // as well), or root. With CAP_NET_RAW, a relay learns MTUs of paths that the kernel doesn't know of; see
 // [Relay.PathMTUs].
+//
+// # Operating a relay
+//
+// [Options.Control] takes a server for whoever operates the relay; package runtime/control has one. It calls the
+// methods that are here, so that there is one list of sessions, whoever opens them.
 //
 // # Locks
 //

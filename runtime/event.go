@@ -84,6 +84,12 @@ type events struct {
 	mu    sync.Mutex
 	past  map[uint32][]pastName // by identity
 	has   atomic.Bool           // past has names; set before an identity gets its next receiver
+
+	// Who looks on; see [EventCopies].
+	copies  atomic.Pointer[[]*EventCopies] // never changed; replaced with mu held. nil: none
+	copying bool                           // copyUnread runs; guarded by mu
+	copied  uint64                         // records before this position were copied; guarded by reading
+	begun   atomic.Bool                    // the server has begun to read
 }
 
 // pastName says that records before a position name a receiver whose identity another one has now.
@@ -112,7 +118,9 @@ func (e *events) close() {
 	if e == nil {
 		return
 	}
+	e.mu.Lock() // CopyEvents starts nothing any more
 	e.ended.Store(true)
+	e.mu.Unlock()
 	close(e.over)
 	e.ring.Close()
 	e.reading.Lock(context.Background(), nil)
@@ -189,6 +197,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 			yield(nil, fmt.Errorf("relay %q has no events", r.desc.Name))
 			return
 		}
+		e.begun.Store(true)
 		var ended atomic.Bool // what ctx.Err says, for less
 		ended.Store(ctx.Err() != nil)
 		defer context.AfterFunc(ctx, func() {
@@ -218,6 +227,7 @@ func (r *Relay) Pending() iter.Seq[*Event] {
 		if e == nil || !e.reading.Lock(context.Background(), e.over) {
 			return
 		}
+		e.begun.Store(true)
 		defer e.reading.Unlock()
 		defer e.ring.Release()
 		ev := &e.pending
@@ -243,6 +253,7 @@ func (r *Relay) AwaitEvents(ctx context.Context) error {
 	if e == nil {
 		return fmt.Errorf("relay %q has no events", r.desc.Name)
 	}
+	e.begun.Store(true)
 	defer context.AfterFunc(ctx, e.ring.Wake)()
 	if err := e.ring.Await(ctx); err != nil {
 		return e.why(ctx, err)
@@ -297,8 +308,22 @@ func (e *events) why(ctx context.Context, err error) error {
 	return fmt.Errorf("relay %q: read the ring of events: %w", e.relay.desc.Name, err)
 }
 
-// decode understands a record; false where it is none that the relay knows.
+// decode understands a record that the server has just read, and gives copies of it to those who look on; false where
+// it is none that the relay knows.
 func (e *events) decode(ev *Event, at uint64) bool {
+	ok := e.understand(ev, at, e.receiver)
+	if e.copies.Load() == nil {
+		return ok
+	}
+	if ok {
+		e.copyTo(ev, at)
+	}
+	e.copied = max(e.copied, e.ring.Pos())
+	return ok
+}
+
+// understand is decode without copies; named says who had an identity when the record at a position was made.
+func (e *events) understand(ev *Event, at uint64, named func(id uint32, at uint64) *Receiver) bool {
 	if len(ev.data) < abi.EventHeader {
 		return false
 	}
@@ -313,7 +338,7 @@ func (e *events) decode(ev *Event, at uint64) bool {
 	e.trusted--
 	ev.ID, ev.desc = id, &e.relay.desc.Events[id-1]
 	ev.Mono, ev.Time = time.Duration(mono), e.base.Add(time.Duration(mono-e.baseMono))
-	ev.Receiver = e.receiver(abi.Order.Uint32(ev.data[abi.EventReceiver:]), at)
+	ev.Receiver = named(abi.Order.Uint32(ev.data[abi.EventReceiver:]), at)
 	return true
 }
 

@@ -79,6 +79,8 @@ func (k *GroupKind) Open(ctx context.Context, key ...any) (*Group, error) {
 	switch other := k.open[string(b)]; {
 	case f.over:
 		err = fmt.Errorf("open %v: relay: %w", g, ErrClosed)
+	case k.relay.draining.on:
+		err = fmt.Errorf("open %v: %w", g, ErrDraining)
 	case other != nil:
 		err = &ExistsError{Group: other}
 	case len(k.open) >= k.desc.Size:

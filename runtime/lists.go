@@ -465,6 +465,9 @@ func (k *GroupKind) newReceiver(g *Group) (*Receiver, error) {
 	if r.closed {
 		return nil, fmt.Errorf("%v: relay: %w", g, ErrClosed)
 	}
+	if r.draining.on {
+		return nil, fmt.Errorf("%v: add a receiver: %w", g, ErrDraining)
+	}
 	f.mu.Lock()
 	if len(k.ids) == 0 {
 		f.mu.Unlock()
@@ -531,6 +534,7 @@ func (f *receiverLists) free(v *Receiver) {
 	v.gone, v.final, v.finalErr = true, final, err
 	delete(k.live, v.id)
 	k.ids = append(k.ids, v.id)
+	r.noteDrained()
 }
 
 func (f *receiverLists) inject(step string) error {

@@ -43,12 +43,25 @@ type Options struct {
 	// other, from a goroutine of the relay, and may close it: Close doesn't wait for the one that runs. nil: the change
 	// is logged.
 	AttachmentChanged func(program string, now Attachment)
+	// Control serves whoever operates the relay; package runtime/control has one for a unix socket. nil: none does.
+	Control Control
 	// Logger gets what no call returns: leases that can't be renewed, routes that can't be followed. nil:
 	// slog.Default.
 	Logger *slog.Logger
 }
 
 const defaultLease = time.Second
+
+// Control serves the operator of a relay: looks at it and changes it, through the methods that everyone has. It is an
+// interface so that programs without one need no HTTP server.
+type Control interface {
+	// Listen makes ready, and fails where it can't serve. [Load] calls it first, so that nothing is touched then.
+	Listen(desc *abi.Desc) error
+	// Serve begins to serve the relay, when Load has succeeded. It returns at once.
+	Serve(r *Relay)
+	// Close ends it. [Relay.Close] calls it first; so does a Load that fails.
+	Close() error
+}
 
 // Relay is a relay in the kernel. Its methods may be called from any goroutine.
 type Relay struct {
@@ -85,6 +98,7 @@ type Relay struct {
 	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, registered, closed.
 	mu       sync.Mutex
 	closed   bool
+	draining drainState
 	sessions map[uint32]*Session // by slot
 	open     []int               // open sessions of each kind
 	expiries expiryQueue
@@ -132,9 +146,17 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if r.log == nil {
 		r.log = slog.Default()
 	}
+	if opt.Control != nil {
+		if err := opt.Control.Listen(desc); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		}
+	}
 	defer func() {
 		if err != nil {
 			r.abandon()
+			if opt.Control != nil {
+				err = errors.Join(err, opt.Control.Close())
+			}
 		}
 	}()
 	if r.ns, err = netns.Get(); err != nil {
@@ -189,6 +211,9 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		}
 	}
 	r.start()
+	if opt.Control != nil {
+		opt.Control.Serve(r)
+	}
 	return r, nil
 }
 
@@ -297,6 +322,10 @@ func (r *Relay) Close() error {
 	}
 	r.closed = true
 	r.mu.Unlock()
+	var errs []error
+	if r.opt.Control != nil {
+		errs = append(errs, r.opt.Control.Close())
+	}
 
 	// From here on nothing else changes the lease, the rows or the attachments.
 	r.endLease(r.opt.Linger)
@@ -311,7 +340,6 @@ func (r *Relay) Close() error {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var errs []error
 	if r.pins != nil && r.opt.Linger > 0 {
 		r.releaseAttachments()
 		errs = append(errs, r.pins.Release())

@@ -111,6 +111,9 @@ func (r *Relay) Open(kind string, values ...any) (*Session, error) {
 	if r.closed {
 		return nil, fmt.Errorf("open %v: relay: %w", s, ErrClosed)
 	}
+	if r.draining.on {
+		return nil, fmt.Errorf("open %v: %w", s, ErrDraining)
+	}
 	if err := r.register(s); err != nil {
 		return nil, fmt.Errorf("open %v: %w", s, err)
 	}
@@ -390,6 +393,11 @@ func (r *Relay) end(cause error, sessions ...*Session) error {
 			all = errors.Join(all, err)
 		}
 		errs = errs[len(s.rows):]
+	}
+	if r.draining.done != nil {
+		r.lists.mu.Lock()
+		defer r.lists.mu.Unlock()
+		r.noteDrained()
 	}
 	return all
 }

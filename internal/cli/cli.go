@@ -95,6 +95,7 @@ Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l).`,
 		a.explainCommand(), a.dumpCommand(), a.dissectorCommand(), a.doctorCommand(), a.versionCommand(),
 		a.completionCommand(root),
 	)
+	root.AddCommand(a.controlCommands()...)
 	return root
 }
 

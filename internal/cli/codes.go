@@ -64,4 +64,10 @@ var (
 			"are in the stack of a program, after Ethernet, IP, UDP or TCP.",
 		"$ fastrelay-gen dissector spec.cue     # only standard headers are in its stacks",
 		"$ fastrelay-gen dissector spec.cue")
+
+	codeRelay = diag.Define("FR0525", "a running relay can't be asked, or refuses",
+		"A command for a running relay found no control socket, may not use it, or was refused: the message\n"+
+			"says what is wrong with which value. `fastrelay-gen ps` lists the relays of this machine.",
+		"$ sudo fastrelay-gen show --socket trun",
+		"$ sudo fastrelay-gen ps       # lists the relays that run here")
 )

@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 func (a *app) run(ctx context.Context, file string, opt runOptions) error {
@@ -46,16 +47,25 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if opt.events && len(desc.Events) == 0 {
 		return usage("the spec has no events to print")
 	}
+	if opt.detach {
+		return a.detach(&desc, &opt)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other
 	// time.
 	signal.Ignore(unix.SIGPIPE)
 	options := runtime.Options{
 		Settings: in.settings,
+		PinPath:  opt.pin,
 		AttachmentChanged: func(program string, now runtime.Attachment) {
 			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over
 				fmt.Fprintln(a.err, attachmentText(program, now))
 			}
 		},
+	}
+	if opt.control != "" {
+		options.Control = &control.Server{Path: opt.control, Stop: stop}
 	}
 	var relay *runtime.Relay
 	load := func() (err error) {
@@ -106,7 +116,8 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		}
 	}
 	for _, s := range in.sessions {
-		if _, err := relay.Open(s.kind, s.fields...); err != nil && !in.traffic.refuse(s.text, err) {
+		_, err := relay.Open(s.kind, s.fields...)
+		if err != nil && !in.traffic.refuse(s.text, err) && !adopted(s, err) {
 			return runError(err)
 		}
 	}
@@ -143,11 +154,20 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		}
 		fmt.Fprintln(a.err, attached(relay, in))
 	}
+	if detached() {
+		return a.background(ctx, relay, in, opt)
+	}
 	err = w.watch(ctx, opt)
 	if opt.events {
 		err = errors.Join(err, relay.DetachAll()) // what comes after the last counters is not printed
 	}
 	return err
+}
+
+// adopted says whether a session can't be opened since it is open: it was taken over.
+func adopted(s sessionInput, err error) bool {
+	var c *runtime.CollisionError
+	return errors.As(err, &c) && c.Other.Kind() == s.kind && fmt.Sprint(c.Other.Values()) == fmt.Sprint(s.fields)
 }
 
 // attachments is what is attached where, for machines.

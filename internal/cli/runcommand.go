@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
 // defaultRate is how many packets a second --traffic sends.
@@ -11,6 +13,9 @@ const defaultRate = 1000
 
 type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
+
+	control, pin string
+	detach       bool
 
 	once, events bool
 	traffic      bool
@@ -40,7 +45,11 @@ has "attached".
 
 Receivers with the same key are one group, in the given order. The key is before the slash. The value of a counter is
 its first number (default: 0), of a credit its limit, of a bucket units a second and a burst (125000/30000); credits for
-each priority level all get the same value.`,
+each priority level all get the same value.
+
+With --control the relay has a control socket: show, watch, open, close and so on look at it and change it. With
+--detach it goes on in the background after the command has returned, until stop; it is pinned, so that another run
+of the same command takes it over when its process was killed.`,
 		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
   sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
       --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 ` +
@@ -74,6 +83,10 @@ each priority level all get the same value.`,
 	flags.StringArrayVar(&opt.receivers, "receiver", nil,
 		"put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
 	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come")
+	flags.StringVar(&opt.control, "control", "", "make a control socket: its path, or a name in "+api.DefaultFolder)
+	flags.BoolVar(&opt.detach, "detach", false, "leave the relay running in the background, until stop")
+	flags.StringVar(&opt.pin, "pin", "",
+		"keep the relay's state in this folder of the bpf file system, or take over what is there")
 	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after this time (for example 30s)")

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -31,6 +32,10 @@ func openGroups(ctx context.Context, relay *runtime.Relay, in *runInput) ([]*rec
 	for _, g := range in.groups {
 		kind := relay.GroupKind(g.kind)
 		group, err := kind.Open(ctx, g.key...)
+		var exists *runtime.ExistsError
+		if errors.As(err, &exists) && relay.PinPath() != "" { // it was taken over, with its receivers
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}

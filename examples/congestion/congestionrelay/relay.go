@@ -46,6 +46,9 @@ type Options struct {
 	Clsact    bool          // attach by clsact filters even where the kernel has TCX
 	Logger    *slog.Logger  // nil: slog.Default
 
+	// Control serves the operator of the relay, such as control.Socket of package runtime/control; nil: none does.
+	Control runtime.Control
+
 	// AttachmentChanged is called when an interface that a program is attached to goes away, and when the program is
 	// attached to the next one of that name. It may close the relay.
 	AttachmentChanged func(program string, now runtime.Attachment)
@@ -79,6 +82,7 @@ func Load(opt Options) (*Relay, error) {
 		Algorithm: opt.Algorithm,
 		Clsact:    opt.Clsact,
 		Logger:    opt.Logger,
+		Control:   opt.Control,
 
 		AttachmentChanged: opt.AttachmentChanged,
 	})

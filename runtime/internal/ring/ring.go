@@ -119,36 +119,43 @@ func (r *Reader) Waiting() uint64 {
 	return atomic.LoadUint64(r.producer()) - atomic.LoadUint64(r.consumer())
 }
 
-// header returns the header of the next record; ok is false where none is committed.
-func (r *Reader) header() (h uint32, ok bool) {
-	if r.End() == r.pos {
-		return 0, false
-	}
-	h = atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.data()[r.pos&(r.size-1)])))
-	return h, h&busyBit == 0
-}
-
 func (r *Reader) data() []byte { return r.mem.producer[r.mem.page:] }
+
+// Peek returns the record at a position, the one that Next will return or a later one, and the position of the next; ok
+// is false where none is committed there. data is nil for a record that its program has discarded; it is valid until
+// the record is released.
+func (r *Reader) Peek(at uint64) (data []byte, next uint64, ok bool) {
+	defer goruntime.KeepAlive(r.mem)
+	if r.End() == at {
+		return nil, at, false
+	}
+	h := atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.data()[at&(r.size-1)])))
+	if h&busyBit != 0 {
+		return nil, at, false
+	}
+	size := uint64(h &^ (busyBit | discardBit))
+	if h&discardBit == 0 {
+		from := at&(r.size-1) + headerSize
+		data = r.data()[from : from+size]
+	}
+	return data, at + (headerSize+size+7)&^7, true
+}
 
 // Next appends the data of the next record to buf, and returns its position; ok is false where there is none now.
 func (r *Reader) Next(buf []byte) (data []byte, at uint64, ok bool) {
 	defer goruntime.KeepAlive(r.mem)
 	for {
-		h, ok := r.header()
+		at = r.pos
+		record, next, ok := r.Peek(at)
 		if !ok {
 			return buf, 0, false
 		}
-		size := uint64(h &^ (busyBit | discardBit))
-		at = r.pos
-		if h&discardBit == 0 {
-			from := at&(r.size-1) + headerSize
-			buf = append(buf, r.data()[from:from+size]...)
-		}
-		r.pos += (headerSize + size + 7) &^ 7
+		buf = append(buf, record...)
+		r.pos = next
 		if r.pos-r.stored >= r.size/4 {
 			r.Release()
 		}
-		if h&discardBit == 0 {
+		if record != nil {
 			return buf, at, true
 		}
 	}

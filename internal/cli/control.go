@@ -1,0 +1,633 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+)
+
+// Commands for relays that run, whoever runs them: they use the relay's control socket.
+
+// askFor is how long a relay may take to answer what it answers at once.
+const askFor = 5 * time.Second
+
+// live is a relay that runs.
+type live struct {
+	*app
+	ctx    context.Context
+	client *api.Client
+	info   api.Relay
+}
+
+// find connects to a relay: the one of a socket, or the only one that there is.
+func (a *app) find(ctx context.Context, socket string) (*live, error) {
+	if socket == "" {
+		all := sockets()
+		switch len(all) {
+		case 1:
+			socket = all[0]
+		case 0:
+			return nil, &diag.Diagnostic{Code: codeRelay, Message: "no relay with a control socket runs here",
+				Hint: fmt.Sprintf("sockets are looked for in %s; run a relay with --control, or name its socket: "+
+					"--socket PATH", api.Folder())}
+		default:
+			var names []string
+			for _, path := range all {
+				names = append(names, socketName(path))
+			}
+			return nil, &diag.Diagnostic{Code: codeRelay, Message: fmt.Sprintf("%d relays run here", len(all)),
+				Hint: "say which: --socket " + strings.Join(names, ", --socket ")}
+		}
+	}
+	l := &live{app: a, ctx: ctx, client: api.NewClient(api.PathOf(socket))}
+	if err := l.get("/v1", &l.info); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// sockets lists those of relays that answer, or can't be asked by this user.
+func sockets() []string {
+	paths, _ := filepath.Glob(filepath.Join(api.Folder(), "*.sock")) // the pattern is one
+	return slices.DeleteFunc(paths, func(path string) bool {
+		ctx, cancel := context.WithTimeout(context.Background(), askFor)
+		defer cancel()
+		c := api.NewClient(path)
+		defer c.Close()
+		return errors.Is(c.Get(ctx, "/v1", nil), syscall.ECONNREFUSED) // its process was killed
+	})
+}
+
+func socketName(path string) string { return strings.TrimSuffix(filepath.Base(path), ".sock") }
+
+func (l *live) get(path string, out any) error { return l.do("GET", path, nil, out) }
+
+// do asks for what is answered at once.
+func (l *live) do(method, path string, body, out any) error {
+	ctx, cancel := context.WithTimeout(l.ctx, askFor)
+	defer cancel()
+	return controlError(l.client.Path, l.client.Do(ctx, method, path, body, out))
+}
+
+// controlError says what to do about an error of a control socket.
+func controlError(path string, err error) error {
+	var p *api.Problem
+	if err == nil || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	d := &diag.Diagnostic{Code: codeRelay, Message: err.Error()}
+	switch {
+	case errors.As(err, &p):
+		d.Message, d.Hint = p.Detail, strings.ReplaceAll(p.Fix, "GET /v1/openapi.json has the types",
+			"fastrelay-gen show kinds lists fields and their types")
+	case errors.Is(err, fs.ErrNotExist):
+		d.Message, d.Hint = "there is no socket "+path, "fastrelay-gen ps lists the relays of this machine"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		d.Message = "nobody listens on " + path
+		d.Hint = "the relay's process was killed; its packets pass to the stack. Start it again"
+	case errors.Is(err, fs.ErrPermission):
+		d.Message, d.Hint = "this user may not use "+path, "ask as the user of the relay's process, or as root"
+	}
+	return d
+}
+
+// kindOf is what a name on the command line stands for.
+type kindOf struct {
+	what string // session, group, table
+	api.Kind
+}
+
+// kind finds a kind of session, a kind of group, or a table.
+func (l *live) kind(name string, what ...string) (*kindOf, error) {
+	var names []string
+	for _, k := range l.kinds() {
+		if slices.Contains(what, k.what) {
+			if k.Name == name {
+				return &k, nil
+			}
+			names = append(names, k.Name)
+		}
+	}
+	d := &diag.Diagnostic{Code: codeRelay, Message: fmt.Sprintf("relay %q has no %s %q", l.info.Name,
+		strings.Join(what, " or "), name)}
+	if n := spell.Nearest(name, names); n != "" {
+		d.Hint = "did you mean " + n + "?"
+	} else if len(names) > 0 {
+		d.Hint = "it has " + strings.Join(names, ", ")
+	}
+	return nil, d
+}
+
+// kinds lists what the relay has. Tables of sessions come under their sessions.
+func (l *live) kinds() (all []kindOf) {
+	for _, k := range l.info.Sessions {
+		all = append(all, kindOf{"session", k})
+	}
+	for _, k := range l.info.Groups {
+		all = append(all, kindOf{"group", k})
+	}
+	for _, k := range l.info.Tables {
+		all = append(all, kindOf{"table", k})
+	}
+	return all
+}
+
+// assign reads words such as client=198.51.100.7:40001 as values of members.
+func assign(where string, members []api.Member, words []string) (api.Object, error) {
+	var out api.Object
+	for _, word := range words {
+		name, text, ok := strings.Cut(word, "=")
+		i := slices.IndexFunc(members, func(m api.Member) bool { return m.Name == name })
+		var names []string
+		for _, m := range members {
+			names = append(names, m.Name)
+		}
+		switch {
+		case !ok:
+			return nil, usage("%s: %q isn't NAME=VALUE", where, word).hint("there are %s", strings.Join(names, ", "))
+		case i < 0:
+			return nil, usage("%s has no %q", where, name).nearest(name, names, "").hint("there are %s",
+				strings.Join(names, ", "))
+		case out.Get(name) != nil:
+			return nil, usage("%s: %s is given twice", where, name)
+		}
+		v, err := jsonValues(members[i], text)
+		if err != nil {
+			return nil, &diag.Diagnostic{Code: codeValue, Message: fmt.Sprintf("%s, %s: %v", where, name, err)}
+		}
+		out = append(out, api.Named{Name: name, Value: v})
+	}
+	return out, nil
+}
+
+// jsonValues reads a value as a person writes it. Those for each level of priority are separated by commas; a single
+// one is that of all levels.
+func jsonValues(m api.Member, text string) (any, error) {
+	if m.Levels == 0 {
+		return jsonValue(m.Kind, text)
+	}
+	texts := strings.Split(text, ",")
+	if len(texts) == 1 {
+		texts = slices.Repeat(texts, m.Levels)
+	}
+	if len(texts) != m.Levels {
+		return nil, fmt.Errorf("%d values, where there are %d levels of priority", len(texts), m.Levels)
+	}
+	var all []any
+	for _, text := range texts {
+		v, err := jsonValue(m.Kind, text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// jsonValue reads a single value. The relay knows what an address is.
+func jsonValue(kind, text string) (any, error) {
+	switch kind {
+	case "uint", "counter", "credit":
+		n, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not an integer such as 3478 or 0x4001", text)
+		}
+		return n, nil
+	case "bool":
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is not true or false", text)
+		}
+		return b, nil
+	case "bucket":
+		rate, burst, _ := strings.Cut(text, "/")
+		r, err1 := strconv.ParseUint(rate, 0, 64)
+		b, err2 := strconv.ParseUint(burst, 0, 64)
+		if err1 != nil || err2 != nil {
+			return nil, fmt.Errorf("%q is not a rate in units a second and a burst, such as 125000/30000", text)
+		}
+		return api.Rate{PerSecond: r, Burst: b}, nil
+	case "bytes":
+		text = strings.TrimPrefix(text, "0x")
+		if _, err := hex.DecodeString(text); err != nil {
+			return nil, fmt.Errorf("%q is not bytes in hexadecimal", text)
+		}
+	}
+	return text, nil
+}
+
+// keyText is the ID of a row or a group: the values of its key, which have to be there.
+func keyText(where string, members []api.Member, words []string) (string, error) {
+	key, err := assign(where, members, words)
+	if err != nil {
+		return "", err
+	}
+	var parts []string
+	for _, m := range members {
+		v := key.Get(m.Name)
+		if v == nil {
+			return "", usage("%s: the key's %s is missing", where, m.Name)
+		}
+		parts = append(parts, fmt.Sprint(v))
+	}
+	return strings.Join(parts, ","), nil
+}
+
+// cutKey separates the words of a key from those of values: by a slash, or else by the names.
+func cutKey(k *kindOf, words []string) (key, values []string) {
+	if i := slices.Index(words, "/"); i >= 0 {
+		return words[:i], words[i+1:]
+	}
+	for _, w := range words {
+		name, _, _ := strings.Cut(w, "=")
+		if slices.ContainsFunc(k.Key, func(m api.Member) bool { return m.Name == name }) && len(key) < len(k.Key) {
+			key = append(key, w)
+		} else {
+			values = append(values, w)
+		}
+	}
+	return key, values
+}
+
+// open opens a session or a group.
+func (l *live) open(name string, words []string) error {
+	k, err := l.kind(name, "session", "group")
+	if err != nil {
+		return err
+	}
+	if k.what == "session" {
+		fields, err := assign(name, k.Values, words)
+		if err != nil {
+			return err
+		}
+		var s api.Session
+		if err := l.do("POST", "/v1/sessions/"+name, fields, &s); err != nil {
+			return err
+		}
+		return l.print(s, fmt.Sprintf("%s %s is open%s\n", name, s.ID, trouble(s.Hops)))
+	}
+	parts := split(words)
+	key, err := assign(name, k.Key, parts[0])
+	if err != nil {
+		return err
+	}
+	want := api.OpenGroup{Key: key}
+	for _, words := range parts[1:] {
+		v, err := assign("a receiver of "+name, k.Values, words)
+		if err != nil {
+			return err
+		}
+		want.Receivers = append(want.Receivers, v)
+	}
+	var g api.Group
+	if err := l.do("POST", "/v1/groups/"+name, want, &g); err != nil {
+		return err
+	}
+	return l.print(g, fmt.Sprintf("%s %s is open, with %s\n", name, g.ID, plural(g.Receivers, "receiver")))
+}
+
+// split splits words at slashes.
+func split(words []string) [][]string {
+	out := [][]string{nil}
+	for _, w := range words {
+		if w == "/" {
+			out = append(out, nil)
+		} else {
+			out[len(out)-1] = append(out[len(out)-1], w)
+		}
+	}
+	return out
+}
+
+// trouble says which next hops are missing.
+func trouble(hops []api.NextHop) string {
+	text := ""
+	for _, h := range hops {
+		if h.Missing != "" {
+			text += fmt.Sprintf("; to %s: %s", h.To, h.Missing)
+		}
+	}
+	return text
+}
+
+// print prints an answer for machines or for people.
+func (l *live) print(answer any, text string) error {
+	if l.machine {
+		return l.json(answer)
+	}
+	_, err := fmt.Fprint(l.out, text)
+	return err
+}
+
+// close closes sessions, a group, some of its receivers, or removes a row.
+func (l *live) close(name string, words []string, all bool) error {
+	k, err := l.kind(name, "session", "group", "table")
+	if err != nil {
+		return err
+	}
+	if k.what == "session" {
+		return l.closeSessions(k, words, all)
+	}
+	key, rest := cutKey(k, words)
+	id, err := keyText(name, k.Key, key)
+	if err != nil {
+		return err
+	}
+	at := "/v1/" + k.what + "s/" + name + "/" + api.Escape(id)
+	if len(rest) == 0 {
+		if err := l.do("DELETE", at, nil, nil); err != nil {
+			return err
+		}
+		return l.print(map[string]string{"closed": id}, fmt.Sprintf("%s %s is closed\n", name, id))
+	}
+	change := api.ChangeGroup{}
+	for _, word := range rest {
+		n, err := strconv.ParseUint(word, 10, 32)
+		if k.what != "group" || err != nil {
+			return usage("%q is neither a part of the key of %s nor a receiver's number", word, name)
+		}
+		change.Remove = append(change.Remove, uint32(n))
+	}
+	var done api.GroupChanged
+	if err := l.do("PATCH", at, change, &done); err != nil {
+		return err
+	}
+	return l.print(done, fmt.Sprintf("%s %s has %s\n", name, id, plural(done.Receivers, "receiver")))
+}
+
+// closeSessions closes those that are named by ID, or whose fields are as given.
+func (l *live) closeSessions(k *kindOf, words []string, all bool) error {
+	if len(words) == 0 && !all {
+		return usage("which %s?", k.Name).hint("name an ID, or fields; --all closes all")
+	}
+	want := api.CloseSessions{IDs: []string{}}
+	var given []string
+	for _, w := range words {
+		if strings.Contains(w, "=") {
+			given = append(given, w)
+		} else {
+			want.IDs = append(want.IDs, w)
+		}
+	}
+	fields, err := assign(k.Name, k.Values, given)
+	if err != nil {
+		return err
+	}
+	if len(fields) > 0 || all {
+		sessions, err := api.All[api.Session](l.ctx, l.client, "/v1/sessions/"+k.Name)
+		if err != nil {
+			return controlError(l.client.Path, err)
+		}
+		for _, s := range sessions {
+			if !slices.ContainsFunc(fields, func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) }) {
+				want.IDs = append(want.IDs, s.ID)
+			}
+		}
+	}
+	var done api.Closed
+	if len(want.IDs) > 0 {
+		if err := l.do("POST", "/v1/close/"+k.Name, want, &done); err != nil {
+			return err
+		}
+	}
+	if done.Closed == 0 && !all {
+		return &diag.Diagnostic{Code: codeRelay, Message: fmt.Sprintf("no open %s has these fields", k.Name),
+			Hint: "fastrelay-gen show sessions " + k.Name + " lists those that are open"}
+	}
+	return l.print(done, fmt.Sprintf("%s closed\n", plural(done.Closed, "session")))
+}
+
+// equal compares a value of an answer with one that was given.
+func equal(answer, given any) bool {
+	a, err1 := json.Marshal(answer)
+	b, err2 := json.Marshal(given)
+	return err1 == nil && err2 == nil && string(a) == string(b)
+}
+
+// set puts or changes a row, or changes a receiver, or adds one.
+func (l *live) set(name string, words []string) error {
+	k, err := l.kind(name, "table", "group")
+	if err != nil {
+		return err
+	}
+	if k.what == "group" {
+		return l.setReceiver(k, words)
+	}
+	key, rest := cutKey(k, words)
+	id, err := keyText(name, k.Key, key)
+	if err != nil {
+		return err
+	}
+	values, err := assign(name, k.Values, rest)
+	if err != nil {
+		return err
+	}
+	at := "/v1/tables/" + name + "/" + api.Escape(id)
+	method := "PATCH"
+	err = l.client.Get(l.ctx, at, nil)
+	var p *api.Problem
+	if errors.As(err, &p) && p.Code == api.CodeNotFound {
+		method = "PUT"
+	}
+	var row api.Row
+	if err := l.do(method, at, values, &row); err != nil {
+		return err
+	}
+	return l.print(row, fmt.Sprintf("%s %s: %s%s\n", name, row.ID, objectText(row.Value), trouble(row.Hops)))
+}
+
+// setReceiver reads KEY=V… / ID NAME=V… or, for a new one, KEY=V… / NAME=V….
+func (l *live) setReceiver(k *kindOf, words []string) error {
+	parts := split(words)
+	if len(parts) != 2 || len(parts[1]) == 0 {
+		return usage("which receiver of %s?", k.Name).
+			hint("set %s KEY=VALUE… / ID NAME=VALUE… changes one; without ID, it adds one", k.Name)
+	}
+	id, err := keyText(k.Name, k.Key, parts[0])
+	if err != nil {
+		return err
+	}
+	change := api.ChangeGroup{}
+	number, err := strconv.ParseUint(parts[1][0], 10, 32)
+	rest := parts[1]
+	if err == nil {
+		rest = rest[1:]
+	}
+	values, err2 := assign("a receiver of "+k.Name, k.Values, rest)
+	if err2 != nil {
+		return err2
+	}
+	if err == nil {
+		change.Set = []api.ChangeReceiver{{ID: uint32(number), Values: values}}
+	} else {
+		change.Add = []api.Object{values}
+	}
+	var done api.GroupChanged
+	if err := l.do("PATCH", "/v1/groups/"+k.Name+"/"+api.Escape(id), change, &done); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("receiver %d of %s %s is changed\n", number, k.Name, id)
+	if len(done.Added) > 0 {
+		text = fmt.Sprintf("receiver %d of %s %s is added\n", done.Added[0], k.Name, id)
+	}
+	return l.print(done, text)
+}
+
+// attach attaches or detaches programs.
+func (l *live) attach(method string, places []string) error {
+	type place struct{ program, iface string }
+	var all []place
+	for _, text := range places {
+		program, iface, ok := strings.Cut(text, "=")
+		if !ok || program == "" || iface == "" {
+			return usage("%q isn't PROGRAM=INTERFACE", text).hint("for example %s=eth0", l.info.Programs[0])
+		}
+		all = append(all, place{program, iface})
+	}
+	out := []api.Program{}
+	for _, at := range all {
+		var p api.Program
+		err := l.do(method, "/v1/programs/"+api.Escape(at.program)+"/attachments/"+api.Escape(at.iface), nil, &p)
+		if err != nil {
+			return err
+		}
+		out = append(out, p)
+	}
+	text := ""
+	for _, p := range out {
+		text += p.Name + ": " + attachmentList(p) + "\n"
+	}
+	return l.print(out, text)
+}
+
+func attachmentList(p api.Program) string {
+	if len(p.Attachments) == 0 {
+		return "not attached"
+	}
+	var places []string
+	for _, at := range p.Attachments {
+		text := fmt.Sprintf("%s (%s)", at.Interface, at.How)
+		if !at.Attached {
+			text = at.Interface + " (" + at.Error + ")"
+		}
+		places = append(places, text)
+	}
+	return strings.Join(places, ", ")
+}
+
+// drain waits until nothing is open.
+func (l *live) drain(limit time.Duration, closeRest, undo bool) error {
+	if undo {
+		if err := l.do("DELETE", "/v1/drain", nil, nil); err != nil {
+			return err
+		}
+		return l.print(map[string]bool{"draining": false}, l.info.Name+" takes new sessions again\n")
+	}
+	var done api.Drained
+	body := api.Drain{Limit: limit.Seconds(), Close: closeRest}
+	if err := l.client.Do(l.ctx, "POST", "/v1/drain", body, &done); err != nil {
+		return controlError(l.client.Path, err)
+	}
+	text := fmt.Sprintf("%s is drained, and takes nothing new\n", l.info.Name)
+	if !done.Drained {
+		text = fmt.Sprintf("%s takes nothing new; %s and %s are left\n", l.info.Name, plural(done.Sessions, "session"),
+			plural(done.Receivers, "receiver"))
+	}
+	if err := l.print(done, text); err != nil || done.Drained {
+		return err
+	}
+	return exit(statusDiffers)
+}
+
+// events prints events as they come.
+func (l *live) events(names []string) error {
+	err := l.client.Events(l.ctx, names, func(name string, data json.RawMessage) error {
+		if l.machine {
+			_, err := fmt.Fprintf(l.out, "%s\n", data)
+			return err
+		}
+		if name == "missed" {
+			var m api.Missed
+			if err := json.Unmarshal(data, &m); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(l.out, "%s were missed\n", plural(int(m.Missed), "event"))
+			return err
+		}
+		var e api.Event
+		if err := json.Unmarshal(data, &e); err != nil {
+			return err
+		}
+		to := ""
+		if v := e.Receiver; v != nil {
+			to = fmt.Sprintf(" to %s %s, %d", v.Group, v.Key, v.ID)
+		}
+		_, err := fmt.Fprintf(l.out, "%s %s%s: %s\n", e.Time.Format("15:04:05.000000"), e.Event, to,
+			objectText(e.Fields))
+		return err
+	})
+	if errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return controlError(l.client.Path, err)
+}
+
+// stop ends the relay's process, and returns when its socket is gone.
+func (l *live) stop() error {
+	if err := l.do("POST", "/v1/stop", nil, nil); err != nil {
+		return err
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := l.client.Get(l.ctx, "/v1", nil)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+			return l.print(map[string]bool{"stopped": true}, l.info.Name+" has ended\n")
+		}
+		select {
+		case <-l.ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// objectText is an object in a line: names and values.
+func objectText(o api.Object) string {
+	var parts []string
+	for _, m := range o {
+		parts = append(parts, m.Name+"="+showValue(m.Value))
+	}
+	return strings.Join(parts, " ")
+}
+
+// showValue is a value as a person reads it: of a credit, what is left of its limit.
+func showValue(v any) string {
+	switch v := v.(type) {
+	case map[string]any:
+		if v["per_second"] != nil {
+			return fmt.Sprintf("%v/%v", v["per_second"], v["burst"])
+		}
+		return fmt.Sprintf("%v of %v", v["available"], v["limit"])
+	case []any:
+		var parts []string
+		for _, one := range v {
+			parts = append(parts, showValue(one))
+		}
+		return strings.Join(parts, ",")
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,507 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+)
+
+// relayLine is a relay as ps lists it.
+type relayLine struct {
+	Name      string  `json:"name"`
+	Socket    string  `json:"socket"`
+	State     string  `json:"state"` // running, draining, lapsed, or why it can't be asked
+	PID       int     `json:"pid,omitempty"`
+	Attached  string  `json:"attached,omitempty"`
+	Sessions  int     `json:"sessions"`
+	Receivers int     `json:"receivers"`
+	PPS       float64 `json:"packets_per_second"`
+}
+
+// ps lists the relays of this machine.
+func (a *app) ps(ctx context.Context, socket string) error {
+	paths := []string{api.PathOf(socket)}
+	if socket == "" {
+		var err error
+		if paths, err = filepath.Glob(filepath.Join(api.Folder(), "*.sock")); err != nil {
+			return err
+		}
+	}
+	all := []relayLine{}
+	for _, path := range paths {
+		all = append(all, a.psLine(ctx, path))
+	}
+	if a.machine {
+		return a.json(all)
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintf(a.out, "no relay has a control socket in %s\n", api.Folder())
+		return err
+	}
+	rows := [][]string{{"RELAY", "STATE", "PID", "SESSIONS", "RECEIVERS", "PACKETS/S", "ATTACHED", "SOCKET"}}
+	for _, r := range all {
+		rows = append(rows, []string{
+			r.Name, r.State, fmt.Sprint(r.PID), fmt.Sprint(r.Sessions), fmt.Sprint(r.Receivers),
+			thousands(uint64(r.PPS + 0.5)), r.Attached, r.Socket})
+	}
+	_, err := fmt.Fprint(a.out, columns(rows))
+	return err
+}
+
+func (a *app) psLine(ctx context.Context, path string) relayLine {
+	line := relayLine{Name: socketName(path), Socket: path}
+	l, err := a.find(ctx, path)
+	var programs api.Programs
+	if err == nil {
+		err = l.get("/v1/programs", &programs)
+	}
+	if err != nil {
+		line.State = listOf(err).All()[0].Message
+		return line
+	}
+	line.Name, line.PID, line.State = l.info.Name, l.info.PID, "running"
+	switch {
+	case l.info.Draining:
+		line.State = "draining"
+	case l.info.Lease.Left == 0:
+		line.State = "lapsed"
+	}
+	for _, k := range l.info.Sessions {
+		line.Sessions += *k.Open
+	}
+	for _, k := range l.info.Groups {
+		line.Receivers += *k.Receivers
+	}
+	var places []string
+	for _, p := range programs.Items {
+		for _, at := range p.Attachments {
+			places = append(places, p.Name+"="+at.Interface)
+		}
+		line.PPS += packetRate(p)
+	}
+	line.Attached = strings.Join(places, " ")
+	return line
+}
+
+// packetRate is what a program sees in a second: copies are not packets that came.
+func packetRate(p api.Program) (n float64) {
+	for _, r := range p.Reasons {
+		if r.Kind != "copy" && r.Kind != "declined" {
+			n += r.PPS
+		}
+	}
+	return n
+}
+
+// columns lays out a table; the first row is its head.
+func columns(rows [][]string) string {
+	var width []int
+	for _, row := range rows {
+		for i, cell := range row {
+			if i == len(width) {
+				width = append(width, 0)
+			}
+			width[i] = max(width[i], len([]rune(cell)))
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		line := ""
+		for i, cell := range row {
+			line += fmt.Sprintf("%-*s  ", width[i], cell)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	return b.String()
+}
+
+// sparse leaves out columns in which no row has anything.
+func sparse(rows [][]string) [][]string {
+	out := make([][]string, len(rows))
+	for i := range rows[0] {
+		if len(rows) > 1 && !slices.ContainsFunc(rows[1:], func(row []string) bool { return row[i] != "" }) {
+			continue
+		}
+		for n, row := range rows {
+			out[n] = append(out[n], row[i])
+		}
+	}
+	return out
+}
+
+// showTopics are what show shows, and what it says about that.
+var showTopics = []string{"kinds", "programs", "sessions", "groups", "receivers", "rows", "counters", "settings",
+	"hops"}
+
+// show shows a part of what the relay knows.
+func (l *live) show(topic string, words []string, missing bool) error {
+	switch topic {
+	case "":
+		return l.showRelay()
+	case "kinds":
+		return l.showKinds()
+	case "programs":
+		return l.showPrograms(words)
+	case "counters":
+		var c api.Counters
+		if err := l.get("/v1/counters", &c); err != nil {
+			return err
+		}
+		return l.print(c.Counters, pairs(c.Counters))
+	case "settings":
+		return l.print(l.info.Settings, pairs(l.info.Settings))
+	case "hops":
+		return l.showHops(missing)
+	case "sessions":
+		return l.each(words, "session", l.showSessions)
+	case "groups":
+		return l.each(words, "group", l.showGroups)
+	case "receivers":
+		return l.showReceivers(words)
+	case "rows":
+		return l.each(words, "table", l.showRows)
+	}
+	return usage("show has no %q", topic).nearest(topic, showTopics, "").
+		hint("it has %s", strings.Join(showTopics, ", "))
+}
+
+func pairs(o api.Object) string {
+	rows := [][]string{}
+	for _, m := range o {
+		rows = append(rows, []string{m.Name, showValue(m.Value)})
+	}
+	return columns(rows)
+}
+
+// each shows a kind, or all of that sort.
+func (l *live) each(words []string, what string, show func(k *kindOf) error) error {
+	if len(words) > 1 {
+		return usage("extra argument %q", words[1])
+	}
+	if len(words) == 1 {
+		k, err := l.kind(words[0], what)
+		if err != nil {
+			return err
+		}
+		return show(k)
+	}
+	for _, k := range l.kinds() {
+		if k.what != what || k.Session != "" {
+			continue
+		}
+		if !l.machine {
+			fmt.Fprintf(l.out, "%s:\n", k.Name)
+		}
+		if err := show(&k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *live) showRelay() error {
+	if l.machine {
+		return l.json(l.info)
+	}
+	r := l.info
+	state := "running"
+	if r.Draining {
+		state = "draining: nothing new is taken"
+	}
+	rows := [][]string{
+		{"relay", r.Name}, {"state", state},
+		{"process", fmt.Sprintf("%d, since %s", r.PID, r.Started.Format(time.DateTime))},
+		{"lease", fmt.Sprintf("%gs, %.2fs left", r.Lease.Seconds, r.Lease.Left)},
+	}
+	if r.Pinned != "" {
+		rows = append(rows, []string{"pinned", r.Pinned})
+	}
+	for _, k := range r.Sessions {
+		rows = append(rows, []string{"session " + k.Name, fmt.Sprintf("%s open, of %s", thousands(uint64(*k.Open)),
+			thousands(uint64(k.Limit)))})
+	}
+	for _, k := range r.Groups {
+		text := fmt.Sprintf("%s open, of %s, with %s", thousands(uint64(*k.Open)), thousands(uint64(k.Limit)),
+			plural(*k.Receivers, "receiver"))
+		rows = append(rows, []string{"group " + k.Name, text})
+	}
+	for _, e := range r.Events {
+		rows = append(rows, []string{"event " + e.Name, thousands(e.Lost) + " lost"})
+	}
+	if r.Ring != nil {
+		rows = append(rows, []string{"ring", fmt.Sprintf("%s of %s bytes wait to be read", thousands(r.Ring.Waiting),
+			thousands(r.Ring.Size))})
+	}
+	for _, s := range r.Settings {
+		rows = append(rows, []string{"setting " + s.Name, showValue(s.Value)})
+	}
+	fmt.Fprint(l.out, columns(rows)+"\n")
+	return l.showPrograms(nil)
+}
+
+func (l *live) showKinds() error {
+	if l.machine {
+		return l.json(l.kinds())
+	}
+	rows := [][]string{{"KIND", "NAME", "KEY", "VALUES"}}
+	for _, k := range l.kinds() {
+		what := k.what
+		if k.Session != "" {
+			what += " of session " + k.Session
+		}
+		rows = append(rows, []string{what, k.Name, memberList(k.Key), memberList(k.Values)})
+	}
+	_, err := fmt.Fprint(l.out, columns(rows))
+	return err
+}
+
+func memberList(members []api.Member) string {
+	var parts []string
+	for _, m := range members {
+		text := m.Name + ":" + m.Kind
+		if m.Kind == "uint" {
+			text = fmt.Sprintf("%s:u%d", m.Name, m.Bits)
+		}
+		if m.Levels > 0 {
+			text += fmt.Sprintf("[%d]", m.Levels)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, " ")
+}
+
+func (l *live) showPrograms(words []string) error {
+	var all api.Programs
+	if err := l.get("/v1/programs", &all); err != nil {
+		return err
+	}
+	if len(words) > 0 {
+		var p api.Program
+		if err := l.get("/v1/programs/"+api.Escape(words[0]), &p); err != nil {
+			return err
+		}
+		all.Items = []api.Program{p}
+	}
+	if l.machine {
+		return l.json(all.Items)
+	}
+	text := ""
+	for _, p := range all.Items {
+		text += fmt.Sprintf("%s (%s): %s\n", p.Name, p.Hook, attachmentList(p))
+		rows := [][]string{{"  PACKETS/S", "MBIT/S", "PACKETS", "REASON"}}
+		for _, r := range p.Reasons {
+			if r.Packets > 0 {
+				rows = append(rows, []string{"  " + thousands(uint64(r.PPS+0.5)), fmt.Sprintf("%.1f", r.BPS/1e6),
+					thousands(r.Packets), label(tally{kind: r.Kind, reason: r.Name, doc: r.Doc})})
+			}
+		}
+		if len(rows) == 1 {
+			text += "  no packet yet\n"
+			continue
+		}
+		text += columns(rows)
+	}
+	_, err := fmt.Fprint(l.out, text)
+	return err
+}
+
+func (l *live) showHops(missing bool) error {
+	path := "/v1/next-hops"
+	if missing {
+		path += "?missing=true"
+	}
+	all, err := api.All[api.NextHop](l.ctx, l.client, path)
+	if err != nil {
+		return controlError(l.client.Path, err)
+	}
+	if l.machine {
+		return l.json(all)
+	}
+	rows := [][]string{{"TO", "FROM", "STATE", "INTERFACE", "LINK ADDRESS", "MTU", "ROWS", "WHY"}}
+	for _, h := range all {
+		rows = append(rows, []string{h.To, h.From, h.State, h.Interface, h.MAC, fmt.Sprint(h.MTU), fmt.Sprint(h.Rows),
+			h.Missing})
+	}
+	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
+	return err
+}
+
+// memberCells are a row's values, in the order of the members.
+func memberCells(members []api.Member, o api.Object) (cells []string) {
+	for _, m := range members {
+		cells = append(cells, showValue(o.Get(m.Name)))
+	}
+	return cells
+}
+
+func heads(members []api.Member) (cells []string) {
+	for _, m := range members {
+		cells = append(cells, strings.ToUpper(m.Name))
+	}
+	return cells
+}
+
+func hopCell(hops []api.NextHop) string {
+	for _, h := range hops {
+		if h.Missing != "" {
+			return h.State + " " + h.To
+		}
+	}
+	return ""
+}
+
+func (l *live) showSessions(k *kindOf) error {
+	all, err := api.All[api.Session](l.ctx, l.client, "/v1/sessions/"+k.Name)
+	if err != nil {
+		return controlError(l.client.Path, err)
+	}
+	if l.machine {
+		return l.json(all)
+	}
+	rows := [][]string{append(append([]string{"ID"}, heads(k.Values)...), "PACKETS", "USED", "ENDS", "NO HOP")}
+	for _, s := range all {
+		rows = append(rows, append(append([]string{s.ID}, memberCells(k.Values, s.Fields)...),
+			packetsOf(s), ago(s.LastUsed), until(s.Expires), hopCell(s.Hops)))
+	}
+	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
+	return err
+}
+
+// packetsOf is what was sent for each row of a session: 12/30.
+func packetsOf(s api.Session) string {
+	var parts []string
+	for _, r := range s.Rows {
+		parts = append(parts, fmt.Sprint(r.Packets))
+	}
+	return strings.Join(parts, "/")
+}
+
+func ago(t *time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	return max(time.Since(*t), 0).Round(time.Second).String() + " ago"
+}
+
+func until(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return "in " + max(time.Until(*t), 0).Round(time.Second).String()
+}
+
+func (l *live) showGroups(k *kindOf) error {
+	all, err := api.All[api.Group](l.ctx, l.client, "/v1/groups/"+k.Name)
+	if err != nil {
+		return controlError(l.client.Path, err)
+	}
+	if l.machine {
+		return l.json(all)
+	}
+	rows := [][]string{append(heads(k.Key), "RECEIVERS")}
+	for _, g := range all {
+		rows = append(rows, append(memberCells(k.Key, g.Key), fmt.Sprint(g.Receivers)))
+	}
+	_, err = fmt.Fprint(l.out, columns(rows))
+	return err
+}
+
+// showReceivers shows those of a group, or of all groups of a kind.
+func (l *live) showReceivers(words []string) error {
+	if len(words) == 0 {
+		return l.each(nil, "group", func(k *kindOf) error { return l.showReceivers([]string{k.Name}) })
+	}
+	k, err := l.kind(words[0], "group")
+	if err != nil {
+		return err
+	}
+	var ids []string
+	if len(words) > 1 {
+		id, err := keyText(k.Name, k.Key, words[1:])
+		if err != nil {
+			return err
+		}
+		ids = []string{id}
+	} else {
+		groups, err := api.All[api.Group](l.ctx, l.client, "/v1/groups/"+k.Name)
+		if err != nil {
+			return controlError(l.client.Path, err)
+		}
+		for _, g := range groups {
+			ids = append(ids, g.ID)
+		}
+	}
+	type line struct {
+		Group string `json:"group"`
+		api.Receiver
+	}
+	all := []line{}
+	for _, id := range ids {
+		receivers, err := api.All[api.Receiver](l.ctx, l.client, "/v1/groups/"+k.Name+"/"+api.Escape(id)+"/receivers")
+		if err != nil {
+			return controlError(l.client.Path, err)
+		}
+		for _, v := range receivers {
+			all = append(all, line{id, v})
+		}
+	}
+	if l.machine {
+		return l.json(all)
+	}
+	rows := [][]string{append(append([]string{"GROUP", "ID"}, heads(k.Values)...), "COPIES", "DECLINED", "REFUSED",
+		"NO HOP")}
+	for _, v := range all {
+		rows = append(rows, append(append([]string{v.Group, fmt.Sprint(v.ID)}, memberCells(k.Values, v.Values)...),
+			thousands(v.Packets), thousands(v.Declined), refusedText(v.Values), hopCell(v.Hops)))
+	}
+	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
+	return err
+}
+
+// refusedText says what credits and buckets have refused: "share 31".
+func refusedText(o api.Object) string {
+	var parts []string
+	for _, m := range o {
+		list, ok := m.Value.([]any)
+		if !ok {
+			list = []any{m.Value}
+		}
+		n := uint64(0)
+		for _, one := range list {
+			credit, _ := one.(map[string]any)
+			levels, _ := credit["refused"].([]any)
+			for _, level := range levels {
+				var k uint64
+				if _, err := fmt.Sscan(fmt.Sprint(level), &k); err == nil {
+					n += k
+				}
+			}
+		}
+		if n > 0 {
+			parts = append(parts, m.Name+" "+thousands(n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (l *live) showRows(k *kindOf) error {
+	all, err := api.All[api.Row](l.ctx, l.client, "/v1/tables/"+k.Name)
+	if err != nil {
+		return controlError(l.client.Path, err)
+	}
+	if l.machine {
+		return l.json(all)
+	}
+	rows := [][]string{append(append(heads(k.Key), heads(k.Values)...), "REFUSED", "NO HOP")}
+	for _, r := range all {
+		rows = append(rows, append(append(memberCells(k.Key, r.Key), memberCells(k.Values, r.Value)...),
+			refusedText(r.Value), hopCell(r.Hops)))
+	}
+	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
+	return err
+}

@@ -1,0 +1,125 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+)
+
+// A relay lives as long as its process, which renews its lease. So `run --detach` starts itself again, in a session of
+// its own, and returns when that process says that the relay is attached.
+
+// detachedVar is set in the environment of a process in the background; readyFD is where it says that it is ready.
+const (
+	detachedVar = "FASTRELAY_DETACHED"
+	readyFD     = 3
+)
+
+func detached() bool { return os.Getenv(detachedVar) != "" }
+
+// detach runs the same command in the background.
+func (a *app) detach(desc *abi.Desc, opt *runOptions) error {
+	if opt.traffic || opt.once || opt.events {
+		return usage("--detach leaves nobody to look at --traffic, --once or --events").
+			see("fastrelay-gen events --help")
+	}
+	if opt.control == "" {
+		opt.control = desc.Name
+	}
+	if opt.pin == "" {
+		opt.pin = "/sys/fs/bpf/" + desc.Name
+	}
+	socket := api.PathOf(opt.control)
+	path := strings.TrimSuffix(socket, ".sock") + ".log"
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	before, err := log.Seek(0, io.SeekEnd) // it has what others have said before
+	if err != nil {
+		return err
+	}
+	ready, say, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	args := slices.DeleteFunc(slices.Clone(os.Args), func(s string) bool {
+		return s == "--detach" || s == "--detach=true"
+	})
+	cmd := &exec.Cmd{
+		Path: "/proc/self/exe", Args: append(args, "--control", opt.control, "--pin", opt.pin),
+		Env: append(os.Environ(), detachedVar+"=1"), Stdout: log, Stderr: log, ExtraFiles: []*os.File{say},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := cmd.Start(); err != nil {
+		say.Close()
+		return err
+	}
+	say.Close()
+	text, err := io.ReadAll(ready) // until the child has closed it, or has ended
+	if err != nil {
+		return err
+	}
+	if len(text) == 0 {
+		_ = cmd.Wait() // its log says more
+		why, err := io.ReadAll(io.NewSectionReader(log, before, 1<<20))
+		if err != nil {
+			return err
+		}
+		if a.machine {
+			_, err = a.out.Write(why)
+		} else {
+			_, err = a.err.Write(why)
+		}
+		return errors.Join(err, exit(statusError))
+	}
+	if a.machine {
+		return a.json(map[string]any{"relay": desc.Name, "pid": cmd.Process.Pid, "socket": socket, "log": path})
+	}
+	_, err = fmt.Fprintf(a.out,
+		"%s\nIt runs as process %d until `fastrelay-gen stop --socket %s`. Its messages are in %s.\n",
+		strings.TrimSpace(strings.ReplaceAll(string(text), " Ctrl-C detaches.", "")), cmd.Process.Pid, opt.control,
+		path)
+	return err
+}
+
+// background is what the process in the background does, after the relay is attached.
+func (a *app) background(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
+	ready := os.NewFile(readyFD, "ready")
+	if ready == nil {
+		return &diag.Diagnostic{Code: codeRun, Message: detachedVar + " is set, and nobody waits for this process"}
+	}
+	_, err := fmt.Fprintln(ready, attached(relay, in))
+	if err = errors.Join(err, ready.Close()); err != nil {
+		return err
+	}
+	var end <-chan time.Time
+	if opt.duration > 0 {
+		end = time.After(opt.duration)
+	}
+	select {
+	case <-ctx.Done():
+	case <-end:
+	}
+	return nil
+}

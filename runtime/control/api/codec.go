@@ -1,0 +1,248 @@
+package api
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+)
+
+// FieldError says which member of a request is wrong, and why.
+type FieldError struct {
+	Field string
+	Err   error
+}
+
+func (e *FieldError) Error() string { return fmt.Sprintf("%s %v", e.Field, e.Err) }
+
+func (e *FieldError) Unwrap() error { return e.Err }
+
+// Members returns the members that have a value in JSON.
+func Members(all []abi.Member) []abi.Member {
+	var out []abi.Member
+	for _, m := range all {
+		if !m.Hidden && m.Kind != abi.KindTranslation {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// FieldMembers returns the fields of a session as members.
+func FieldMembers(fields []abi.Field) []abi.Member {
+	var out []abi.Member
+	for _, f := range fields {
+		out = append(out, abi.Member{Name: f.Name, Kind: f.Kind, Bits: f.Bits, Levels: f.Levels, Size: f.Size})
+	}
+	return out
+}
+
+// Encode returns the JSON value of a value as package runtime has it. State (credits, …) has been made a value of this
+// package before.
+func Encode(v any) any {
+	switch v := v.(type) {
+	case []byte:
+		return hex.EncodeToString(v)
+	case net.HardwareAddr:
+		return v.String()
+	case netip.Addr:
+		return v.String()
+	case netip.AddrPort:
+		return v.String()
+	case netip.Prefix:
+		return v.String()
+	case []any:
+		out := make([]any, len(v))
+		for i, one := range v {
+			out[i] = Encode(one)
+		}
+		return out
+	}
+	return v
+}
+
+// Text returns a value as paths have it: a part of the ID of a row or a group.
+func Text(v any) string { return fmt.Sprint(Encode(v)) }
+
+// KeyText returns the ID of a row or a group: the values of its key, separated by commas.
+func KeyText(key []any) string {
+	var parts []string
+	for _, v := range key {
+		parts = append(parts, Text(v))
+	}
+	return strings.Join(parts, ",")
+}
+
+// ParseKey is the inverse of KeyText.
+func ParseKey(members []abi.Member, text string) ([]any, error) {
+	members = Members(members)
+	parts := strings.Split(text, ",")
+	if len(parts) != len(members) {
+		return nil, fmt.Errorf("%q isn't a key: it has %d values, separated by commas: %s", text, len(members),
+			strings.Join(Names(members), ","))
+	}
+	var out []any
+	for i, m := range members {
+		v, err := DecodeText(m, parts[i])
+		if err != nil {
+			return nil, &FieldError{m.Name, err}
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// Names returns the names of members.
+func Names(members []abi.Member) []string {
+	var names []string
+	for _, m := range members {
+		names = append(names, m.Name)
+	}
+	return names
+}
+
+// DecodeText reads a single value as a path has it.
+func DecodeText(m abi.Member, text string) (any, error) {
+	m.Levels = 0
+	switch m.Kind {
+	case abi.KindUint, abi.KindCounter, abi.KindCredit:
+		return Decode(m, json.Number(text))
+	case abi.KindBool:
+		b, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("is %q; it must be true or false", text)
+		}
+		return b, nil
+	}
+	return Decode(m, text)
+}
+
+// DecodeMembers reads an object; the result has a value for each member, nil where the object has none.
+func DecodeMembers(members []abi.Member, o Object) ([]any, error) {
+	out := make([]any, len(members))
+	for _, given := range o {
+		i := 0
+		for i < len(members) && members[i].Name != given.Name {
+			i++
+		}
+		if i == len(members) {
+			return nil, &FieldError{given.Name, fmt.Errorf("is unknown here; there are %s",
+				strings.Join(Names(members), ", "))}
+		}
+		v, err := Decode(members[i], given.Value)
+		if err != nil {
+			return nil, &FieldError{given.Name, err}
+		}
+		out[i] = v
+	}
+	return out, nil
+}
+
+// Decode reads the value of a member from JSON (read with [json.Number]), as package runtime takes it; of a bucket it
+// returns a [Rate]. Ranges within a kind's bits are for the runtime to check.
+func Decode(m abi.Member, v any) (any, error) {
+	if m.Levels == 0 {
+		return decodeOne(m, v)
+	}
+	list, ok := v.([]any)
+	if !ok || len(list) != m.Levels {
+		return nil, fmt.Errorf("is %s; it must be an array of %d values, one for each level of priority", show(v),
+			m.Levels)
+	}
+	var out []any
+	for i, one := range list {
+		v, err := decodeOne(m, one)
+		if err != nil {
+			return nil, fmt.Errorf("at level %d %w", i, err)
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+func decodeOne(m abi.Member, v any) (any, error) {
+	must := func(what string) error { return fmt.Errorf("is %s; it must be %s", show(v), what) }
+	switch m.Kind {
+	case abi.KindUint, abi.KindCounter, abi.KindCredit:
+		bits := m.Bits
+		if m.Kind != abi.KindUint || bits <= 0 || bits > 64 {
+			bits = 64
+		}
+		n, ok := v.(json.Number)
+		u, err := strconv.ParseUint(string(n), 10, bits)
+		if !ok || err != nil {
+			return nil, must(fmt.Sprintf("an integer from 0 to %d", ^uint64(0)>>(64-bits)))
+		}
+		return u, nil
+	case abi.KindBool:
+		b, ok := v.(bool)
+		if !ok {
+			return nil, must("true or false")
+		}
+		return b, nil
+	case abi.KindBucket:
+		if o, ok := v.(map[string]any); ok && len(o) == 2 {
+			rate, err1 := decodeOne(abi.Member{Kind: abi.KindUint}, o["per_second"])
+			burst, err2 := decodeOne(abi.Member{Kind: abi.KindUint}, o["burst"])
+			if err1 == nil && err2 == nil {
+				return Rate{rate.(uint64), burst.(uint64)}, nil
+			}
+		}
+		return nil, must("an object of two integers, per_second and burst")
+	}
+	s, ok := v.(string)
+	var out any
+	var err error
+	what := ""
+	switch m.Kind {
+	case abi.KindBytes:
+		what = fmt.Sprintf("%d bytes in hexadecimal", m.Size/m.Count())
+		b, bad := hex.DecodeString(s)
+		if bad == nil && len(b) != m.Size/m.Count() {
+			bad = hex.ErrLength
+		}
+		out, err = b, bad
+	case abi.KindMAC:
+		what = "a link-layer address such as 00:11:22:33:44:55"
+		mac, bad := net.ParseMAC(s)
+		if bad == nil && len(mac) != 6 {
+			bad = hex.ErrLength
+		}
+		out, err = mac, bad
+	case abi.KindAddr, abi.KindNextHop:
+		what = "an address such as 192.0.2.1 or 2001:db8::1"
+		out, err = netip.ParseAddr(s)
+	case abi.KindEndpoint:
+		what = "an address and a port such as 192.0.2.1:3478 or [2001:db8::1]:3478"
+		out, err = netip.ParseAddrPort(s)
+	case abi.KindPrefix:
+		what = "a prefix such as 203.0.113.0/24"
+		out, err = netip.ParsePrefix(s)
+	default:
+		return nil, fmt.Errorf("can't be given a value")
+	}
+	if !ok || err != nil {
+		return nil, must(what)
+	}
+	return out, nil
+}
+
+// show quotes a value of a request in a message, shortened.
+func show(v any) string {
+	if v == nil {
+		return "missing"
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	if len(text) > 60 {
+		return string(text[:57]) + "…"
+	}
+	return string(text)
+}

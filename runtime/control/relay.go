@@ -1,0 +1,377 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+)
+
+// started is when the process has.
+var started = time.Now()
+
+func (s *Server) overview(*http.Request) (any, error) {
+	d := s.relay.Desc()
+	length, left := s.relay.Lease()
+	out := api.Relay{
+		Name: d.Name, PID: os.Getpid(), Started: started, Kernel: fmt.Sprintf("%d.%d", d.Kernel[0], d.Kernel[1]),
+		Pinned: s.relay.PinPath(), Lease: api.Lease{Seconds: length.Seconds(), Left: left.Seconds()},
+		Draining: s.relay.Draining(), CanStop: s.Stop != nil, Settings: api.Object{}, Programs: []string{},
+		Sessions: []api.Kind{}, Groups: []api.Kind{}, Tables: []api.Kind{}, Events: []api.LostKind{}, Levels: d.Levels,
+	}
+	for i, v := range s.relay.Settings() {
+		out.Settings = append(out.Settings, api.Named{Name: d.Settings[i].Name, Value: api.Encode(v)})
+	}
+	for _, p := range d.Programs {
+		out.Programs = append(out.Programs, p.Name)
+	}
+	for _, k := range d.Sessions {
+		open := s.relay.OpenSessions(k.Name)
+		out.Sessions = append(out.Sessions, api.Kind{
+			Name: k.Name, Values: members(api.FieldMembers(k.Fields)), Open: &open, Limit: k.Size,
+		})
+	}
+	for _, k := range s.relay.GroupKinds() {
+		groups, receivers := k.Count()
+		out.Groups = append(out.Groups, api.Kind{
+			Name: k.Desc().Name, Key: members(k.Desc().Key), Values: members(k.Desc().Receiver), Open: &groups,
+			Limit: k.Desc().Size, Receivers: &receivers, PerGroup: k.Desc().Max,
+		})
+	}
+	for _, t := range d.Tables {
+		out.Tables = append(out.Tables, api.Kind{
+			Name: t.Name, Session: t.Session, Key: members(t.Key), Values: members(t.Value), Limit: t.Size,
+		})
+	}
+	for i, e := range d.Events {
+		out.Events = append(out.Events, api.LostKind{Name: e.Name, Fields: members(e.Fields),
+			Lost: s.relay.Lost(i + 1)})
+	}
+	if len(d.Events) > 0 {
+		waiting, size := s.relay.EventsWaiting()
+		out.Ring = &api.Ring{Waiting: waiting, Size: size}
+	}
+	return out, nil
+}
+
+func members(all []abi.Member) []api.Member {
+	out := []api.Member{}
+	for _, m := range api.Members(all) {
+		out = append(out, api.Member{Name: m.Name, Kind: m.Kind.String(), Bits: m.Bits, Levels: m.Levels})
+	}
+	return out
+}
+
+func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
+	text, err := api.OpenAPI(s.relay.Desc())
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text) // an error means that the client has gone
+}
+
+func (s *Server) programs(*http.Request) (any, error) {
+	out := api.Programs{Items: []api.Program{}}
+	for i := range s.relay.Programs() {
+		p, err := s.programAt(i)
+		if err != nil {
+			return nil, err
+		}
+		out.Items = append(out.Items, p)
+	}
+	return out, nil
+}
+
+func (s *Server) program(r *http.Request) (any, error) {
+	i, err := s.findProgram(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.programAt(i)
+}
+
+func (s *Server) findProgram(r *http.Request) (int, error) {
+	var names []string
+	for i, p := range s.relay.Programs() {
+		if p.Name() == r.PathValue("program") {
+			return i, nil
+		}
+		names = append(names, p.Name())
+	}
+	return 0, notFound("program", r.PathValue("program"), names)
+}
+
+func (s *Server) programAt(i int) (api.Program, error) {
+	p := s.relay.Programs()[i]
+	out := api.Program{
+		Name: p.Name(), Hook: p.Desc().Hook.String(), Attachments: []api.Attachment{}, Reasons: []api.Reason{},
+	}
+	counts, err := p.Counts() // fails where the relay is closed
+	if err != nil {
+		return out, err
+	}
+	if info, err := p.Kernel().Info(); err == nil {
+		if id, ok := info.ID(); ok {
+			out.KernelID = uint32(id)
+		}
+	}
+	for _, a := range p.Attachments() {
+		one := api.Attachment{Interface: a.Interface, How: a.Mode.String(), Attached: a.Lost == nil}
+		if a.Lost != nil {
+			one.Error = a.Lost.Error()
+		}
+		out.Attachments = append(out.Attachments, one)
+	}
+	for n, c := range counts {
+		reason := p.Desc().Reasons[n]
+		pps, bps := s.rates.of(i, n)
+		out.Reasons = append(out.Reasons, api.Reason{
+			Name: reason.Name, Kind: reason.Kind.String(), Doc: reason.Doc, Packets: c.Packets, Bytes: c.Bytes,
+			PPS: pps, BPS: bps,
+		})
+	}
+	return out, nil
+}
+
+func (s *Server) attach(r *http.Request) (any, error) {
+	return s.changeAttachment(r, (*runtime.Program).Attach)
+}
+
+func (s *Server) detach(r *http.Request) (any, error) {
+	return s.changeAttachment(r, (*runtime.Program).Detach)
+}
+
+func (s *Server) changeAttachment(r *http.Request, do func(*runtime.Program, string) error) (any, error) {
+	i, err := s.findProgram(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := do(s.relay.Programs()[i], r.PathValue("interface")); err != nil {
+		p := problem(err)
+		p.Field = "interface"
+		return nil, p
+	}
+	return s.programAt(i)
+}
+
+func (s *Server) counters(*http.Request) (any, error) {
+	all, err := s.relay.Counters()
+	if err != nil {
+		return nil, err
+	}
+	out := api.Counters{Counters: api.Object{}}
+	for i, n := range all {
+		out.Counters = append(out.Counters, api.Named{Name: s.relay.Desc().Counters[i], Value: n})
+	}
+	return out, nil
+}
+
+func (s *Server) nextHops(r *http.Request) (any, error) {
+	after, n, err := page(r)
+	if err != nil {
+		return nil, err
+	}
+	missing := r.URL.Query().Get("missing") == "true"
+	var all []runtime.NextHop
+	for _, h := range s.relay.NextHops() {
+		if (!missing || h.Missing()) && (after == "" || later(h, after)) {
+			if all = append(all, h); len(all) > n {
+				break
+			}
+		}
+	}
+	view := s.hopView()
+	return part(all, n, hopPlace, func(h runtime.NextHop) (api.NextHop, bool) { return view(h), true }), nil
+}
+
+// hopPlace is where a next hop is in the list of all.
+func hopPlace(h runtime.NextHop) string { return h.To.String() + "," + h.From.String() }
+
+// later says whether a next hop comes after a place. What isn't an address is before all of them.
+func later(h runtime.NextHop, place string) bool {
+	first, second, _ := strings.Cut(place, ",")
+	to, _ := netip.ParseAddr(first)
+	from, _ := netip.ParseAddr(second)
+	return cmp.Or(h.To.Compare(to), h.From.Compare(from)) > 0
+}
+
+// whyMissing says why no packet leaves by a next hop at present; "": it does, or the kernel sees to it.
+func whyMissing(h runtime.NextHop) string {
+	if !h.Missing() {
+		return ""
+	}
+	return map[runtime.HopState]string{
+		runtime.HopNone:        "it was not looked up yet",
+		runtime.HopLocal:       "the address is this host's: its packets pass to the stack",
+		runtime.HopUnreachable: "there is no route to the address, or its route is of type unreachable",
+		runtime.HopBlackhole:   "the route to the address is of type blackhole",
+		runtime.HopProhibit:    "the route to the address is of type prohibit",
+		runtime.HopNeighbour:   "the neighbour's link-layer address isn't known yet: no copies until it answers",
+	}[h.State]
+}
+
+// hopView returns what shows next hops. It looks up the names of interfaces once.
+func (s *Server) hopView() func(runtime.NextHop) api.NextHop {
+	names := sync.OnceValue(func() map[int]string {
+		names, err := s.relay.Interfaces()
+		if err != nil {
+			return nil
+		}
+		return names
+	})
+	return func(h runtime.NextHop) api.NextHop {
+		out := api.NextHop{To: h.To.String(), State: h.State.String(), Missing: whyMissing(h), Rows: h.Rows}
+		if h.From.IsValid() {
+			out.From = h.From.String()
+		}
+		if h.State == runtime.HopDirect || h.State == runtime.HopNeighbour {
+			out.Interface, out.MTU = names()[h.Ifindex], h.MTU
+		}
+		if h.State == runtime.HopDirect {
+			out.MAC = net.HardwareAddr(h.Dst[:]).String()
+		}
+		return out
+	}
+}
+
+func views(hops []runtime.NextHop, view func(runtime.NextHop) api.NextHop) []api.NextHop {
+	out := []api.NextHop{}
+	for _, h := range hops {
+		out = append(out, view(h))
+	}
+	return out
+}
+
+func (s *Server) stop(w http.ResponseWriter, _ *http.Request) {
+	if s.Stop == nil {
+		answer(w, nil, &api.Problem{Status: http.StatusConflict, Code: api.CodeRefused,
+			Detail: "the server that has loaded this relay doesn't let it be stopped from here",
+			Fix:    fmt.Sprintf("stop the server itself, process %d", os.Getpid())})
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+	_ = http.NewResponseController(w).Flush() // now, since the connection ends with the relay
+	go s.Stop()
+}
+
+func (s *Server) endDrain(*http.Request) (any, error) {
+	s.relay.EndDrain()
+	return nil, nil
+}
+
+// longestDrain is how long a request waits at most.
+const longestDrain = 24 * time.Hour
+
+func (s *Server) drain(w http.ResponseWriter, r *http.Request) {
+	var want api.Drain
+	err := read(r, &want)
+	if limit := longestDrain.Seconds(); err == nil && !(want.Limit >= 0 && want.Limit <= limit) {
+		err = &api.FieldError{Field: "limit_seconds", Err: fmt.Errorf("is %v; it must be from 0 to %v", want.Limit,
+			limit)}
+	}
+	if err != nil {
+		answer(w, nil, err)
+		return
+	}
+	c := http.NewResponseController(w)
+	_ = errors.Join(c.SetReadDeadline(time.Time{}), c.SetWriteDeadline(time.Time{})) // a unix socket has deadlines
+	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(want.Limit*float64(time.Second)))
+	defer cancel()
+	out := api.Drained{}
+	err = s.relay.Drain(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = nil
+		if want.Close {
+			out.Closed, err = s.closeAll(r.Context())
+		}
+	}
+	for _, k := range s.relay.Desc().Sessions {
+		out.Sessions += s.relay.OpenSessions(k.Name)
+	}
+	for _, k := range s.relay.GroupKinds() {
+		_, n := k.Count()
+		out.Receivers += n
+	}
+	out.Drained = out.Sessions+out.Receivers == 0
+	answer(w, out, err)
+}
+
+// closeAll closes all sessions and groups.
+func (s *Server) closeAll(ctx context.Context) (n int, err error) {
+	var sessions []*runtime.Session
+	for one := range s.relay.Sessions() {
+		sessions = append(sessions, one)
+	}
+	err = s.relay.CloseSessions(sessions...)
+	n = len(sessions)
+	for _, k := range s.relay.GroupKinds() {
+		for g := range k.All() {
+			err = cmp.Or(err, g.Close(context.WithoutCancel(ctx)))
+			n++
+		}
+	}
+	return n, err
+}
+
+// rates knows what programs count in a second.
+type rates struct {
+	relay     *runtime.Relay
+	mu        sync.Mutex
+	was, last sample
+}
+
+type sample struct {
+	at     time.Time
+	counts [][]runtime.Count // by program and reason
+}
+
+func newRates(r *runtime.Relay) *rates { return &rates{relay: r} }
+
+// run looks at the counters once a second.
+func (r *rates) run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		now := sample{at: time.Now()}
+		for _, p := range r.relay.Programs() {
+			counts, err := p.Counts()
+			if err != nil {
+				return // the relay is closed
+			}
+			now.counts = append(now.counts, counts)
+		}
+		r.mu.Lock()
+		r.was, r.last = r.last, now
+		r.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// of returns packets and bits a second of a program's reason.
+func (r *rates) of(program, reason int) (packets, bits float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.was.counts == nil {
+		return 0, 0
+	}
+	a, b := r.was.counts[program][reason], r.last.counts[program][reason]
+	seconds := r.last.at.Sub(r.was.at).Seconds()
+	return float64(b.Packets-a.Packets) / seconds, 8 * float64(b.Bytes-a.Bytes) / seconds
+}

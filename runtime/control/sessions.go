@@ -1,0 +1,192 @@
+package control
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+)
+
+func sessionID(s *runtime.Session) string { return fmt.Sprintf("%d-%d", uint32(s.ID()), s.ID()>>32) }
+
+func parseSessionID(text string) (id uint64, ok bool) {
+	var slot, gen uint32
+	if n, err := fmt.Sscanf(text, "%d-%d", &slot, &gen); err != nil || n != 2 || gen == 0 {
+		return 0, false
+	}
+	id = uint64(gen)<<32 | uint64(slot)
+	return id, fmt.Sprintf("%d-%d", slot, gen) == text
+}
+
+func (s *Server) sessionKind(r *http.Request) (*abi.Session, error) {
+	var names []string
+	all := s.relay.Desc().Sessions
+	for i := range all {
+		if all[i].Name == r.PathValue("kind") {
+			return &all[i], nil
+		}
+		names = append(names, all[i].Name)
+	}
+	return nil, notFound("kind of session", r.PathValue("kind"), names)
+}
+
+func (s *Server) findSession(kind *abi.Session, text string) (*runtime.Session, error) {
+	if id, ok := parseSessionID(text); ok {
+		if one := s.relay.Session(id); one != nil && one.Kind() == kind.Name {
+			return one, nil
+		}
+	}
+	p := notFound("open session", text, nil)
+	p.Fix = "GET /v1/sessions/" + kind.Name + " has those that are open"
+	return nil, p
+}
+
+func (s *Server) pathSession(r *http.Request) (*runtime.Session, error) {
+	kind, err := s.sessionKind(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.findSession(kind, r.PathValue("id"))
+}
+
+func (s *Server) listSessions(r *http.Request) (any, error) {
+	kind, err := s.sessionKind(r)
+	if err != nil {
+		return nil, err
+	}
+	after, n, err := page(r)
+	if err != nil {
+		return nil, err
+	}
+	id := uint64(0)
+	if after != "" {
+		var ok bool
+		if id, ok = parseSessionID(after); !ok {
+			return nil, badAfter(after)
+		}
+	}
+	all := s.relay.SessionsAfter(kind.Name, id, n+1)
+	hops := s.hopView()
+	return part(all, n, sessionID, func(one *runtime.Session) (api.Session, bool) {
+		v, err := s.session(one, hops)
+		return v, err == nil // it ended meanwhile
+	}), nil
+}
+
+func (s *Server) session(one *runtime.Session, hops func(runtime.NextHop) api.NextHop) (api.Session, error) {
+	out := api.Session{ID: sessionID(one), Kind: one.Kind(), Fields: api.Object{}, Rows: []api.RowUse{}}
+	counts, err := one.Counters()
+	if err != nil {
+		return out, err
+	}
+	var desc *abi.Session
+	for i, k := range s.relay.Desc().Sessions {
+		if k.Name == one.Kind() {
+			desc = &s.relay.Desc().Sessions[i]
+		}
+	}
+	for i, v := range one.Values() {
+		out.Fields = append(out.Fields, api.Named{Name: desc.Fields[i].Name, Value: api.Encode(v)})
+	}
+	for i, c := range counts {
+		table := s.relay.Desc().Tables[desc.Rows[i].Table].Name
+		out.Rows = append(out.Rows, api.RowUse{Table: table, Packets: c.Packets, Bytes: c.Bytes})
+	}
+	if last, err := one.LastUsed(); err == nil && !last.IsZero() {
+		out.LastUsed = &last
+	}
+	if end := one.Expires(); !end.IsZero() {
+		out.Expires = &end
+	}
+	out.Hops = views(one.NextHops(), hops)
+	return out, nil
+}
+
+func (s *Server) openSession(r *http.Request) (any, error) {
+	kind, err := s.sessionKind(r)
+	if err != nil {
+		return nil, err
+	}
+	var given api.Object
+	if err := read(r, &given); err != nil {
+		return nil, err
+	}
+	fields := api.FieldMembers(kind.Fields)
+	values, err := api.DecodeMembers(fields, given)
+	if err != nil {
+		return nil, err
+	}
+	if err := whole(fields, values, func(abi.Member) bool { return true }); err != nil {
+		return nil, err
+	}
+	one, err := s.relay.Open(kind.Name, values...)
+	if err != nil {
+		return nil, err
+	}
+	out, err := s.session(one, s.hopView())
+	return created{out}, err
+}
+
+// whole checks that a value is given for each member that needs one.
+func whole(members []abi.Member, values []any, needed func(abi.Member) bool) error {
+	for i, m := range members {
+		if values[i] == nil && needed(m) {
+			return &api.FieldError{Field: m.Name, Err: fmt.Errorf("is missing")}
+		}
+	}
+	return nil
+}
+
+func (s *Server) getSession(r *http.Request) (any, error) {
+	one, err := s.pathSession(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.session(one, s.hopView())
+}
+
+func (s *Server) refreshSession(r *http.Request) (any, error) {
+	one, err := s.pathSession(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := one.Refresh(); err != nil {
+		return nil, err
+	}
+	return s.session(one, s.hopView())
+}
+
+func (s *Server) closeSession(r *http.Request) (any, error) {
+	one, err := s.pathSession(r)
+	if err != nil {
+		return nil, err
+	}
+	return nil, one.Close()
+}
+
+func (s *Server) closeSessions(r *http.Request) (any, error) {
+	kind, err := s.sessionKind(r)
+	if err != nil {
+		return nil, err
+	}
+	var want api.CloseSessions
+	if err := read(r, &want); err != nil {
+		return nil, err
+	}
+	var all []*runtime.Session
+	for _, id := range want.IDs {
+		one, err := s.findSession(kind, id)
+		if err != nil {
+			p := problem(err)
+			p.Field = "ids"
+			return nil, p
+		}
+		all = append(all, one)
+	}
+	if err := s.relay.CloseSessions(all...); err != nil {
+		return nil, err
+	}
+	return api.Closed{Closed: len(all)}, nil
+}

@@ -1,0 +1,258 @@
+package runtime
+
+import (
+	"bytes"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/nldump"
+)
+
+// What an operator's tools look at. Nothing here holds a lock for longer than it takes to look at some thousand
+// entries, so that packets, and servers that open sessions, don't wait while 64,000 are listed.
+
+// lookAtOnce is how many entries are looked at before others get their turn.
+const lookAtOnce = 1024
+
+// Lease returns for how long the kernel goes on forwarding after the process has died, and how much of that is left
+// now. The relay renews it four times in that time.
+func (r *Relay) Lease() (length, left time.Duration) {
+	if err := r.using(func() error {
+		left = time.Until(r.clock.time(r.lease.Load64(0, abi.LeaseDeadline)))
+		return nil
+	}); err != nil {
+		return r.opt.Lease, 0
+	}
+	return r.opt.Lease, max(left, 0)
+}
+
+// Settings returns the values of the settings, in the order of the spec.
+func (r *Relay) Settings() []any {
+	var out []any
+	for _, s := range r.desc.Settings {
+		v, ok := r.opt.Settings[s.Name]
+		if !ok {
+			v = s.Default
+		}
+		buf := make([]byte, s.Size)
+		_ = encode(buf, s.Kind, s.Bits, v) // the relay was loaded with it
+		out = append(out, decode(buf, s.Kind))
+	}
+	return out
+}
+
+// ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in one
+// slot). It is never 0.
+func (s *Session) ID() uint64 { return uint64(s.gen)<<32 | uint64(s.slot) }
+
+// Session returns the open session with an ID; nil where there is none.
+func (r *Relay) Session(id uint64) *Session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s := r.sessions[uint32(id)]; s != nil && s.ID() == id {
+		return s
+	}
+	return nil
+}
+
+// SessionsAfter returns up to n open sessions of a kind, those after the one with an ID in the order of their slots; 0
+// is before all of them. So a long list is read in parts: a session that is open all the time is in one of them.
+func (r *Relay) SessionsAfter(kind string, id uint64, n int) []*Session {
+	var out []*Session
+	slot := uint32(id) + 1
+	if id == 0 {
+		slot = 0
+	}
+	for int(slot) < r.desc.Slots && len(out) < n {
+		r.mu.Lock()
+		for range lookAtOnce {
+			if s := r.sessions[slot]; s != nil && s.desc.Name == kind && len(out) < n {
+				out = append(out, s)
+			}
+			slot++
+		}
+		r.mu.Unlock()
+	}
+	return out
+}
+
+// NextHop says how packets leave from one address to another, or why they don't.
+type NextHop struct {
+	From netip.Addr // invalid: packets keep the source that they have
+	To   netip.Addr
+	Hop
+	Rows int // how many rows of sessions, tables and receivers need it
+	// Copies says that a receiver needs it: unlike a single packet, a copy isn't sent where the neighbour's link-layer
+	// address isn't known.
+	Copies bool
+}
+
+// Missing reports whether packets can't leave so at present.
+func (h NextHop) Missing() bool {
+	return h.State != HopDirect && (h.State != HopNeighbour || h.Copies)
+}
+
+func (e *hop) public() NextHop {
+	out := NextHop{From: e.key.From, To: e.key.To, Hop: e.now, Rows: len(e.rows)}
+	for row := range e.rows {
+		if out.Copies = row.receiver != nil; out.Copies || len(row.table.relay.groups) == 0 {
+			break
+		}
+	}
+	return out
+}
+
+// nextHops returns the next hops of a row as the kernel's programs have them.
+func (row *tableRow) nextHops() (out []NextHop) {
+	for _, h := range row.hops {
+		out = append(out, NextHop{
+			From: h.key.From, To: h.key.To, Hop: getHop(row.value[h.off:]), Rows: 1, Copies: row.receiver != nil,
+		})
+	}
+	return out
+}
+
+// NextHops returns the next hops of the session's rows, in the order of the spec; none where the session is over.
+func (s *Session) NextHops() []NextHop {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	var out []NextHop
+	for _, row := range s.rows {
+		if !s.over {
+			out = append(out, row.nextHops()...)
+		}
+	}
+	return out
+}
+
+// NextHops returns how packets leave towards the receiver, as [Receiver.Hops] does, with the addresses.
+func (v *Receiver) NextHops() []NextHop {
+	f := v.group.kind.relay.lists
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.row == nil {
+		return nil
+	}
+	return v.row.nextHops()
+}
+
+// NextHops returns all next hops that rows need, ordered by where they lead.
+func (r *Relay) NextHops() []NextHop {
+	if r.hops == nil {
+		return nil
+	}
+	var out []NextHop
+	r.mu.Lock()
+	for _, h := range r.hops.byKey {
+		out = append(out, h.public())
+		if len(out)%lookAtOnce == 0 { // the map may change between two steps of the loop
+			r.mu.Unlock()
+			r.mu.Lock()
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(out, func(a, b NextHop) int {
+		if c := a.To.Compare(b.To); c != 0 {
+			return c
+		}
+		return a.From.Compare(b.From)
+	})
+	return out
+}
+
+// RowInfo is a row with all that belongs to it.
+type RowInfo struct {
+	Row
+	Place   []byte    // of the row among the others, for [Table.RowsAfter]
+	Session *Session  // whose row it is; nil: of none
+	Hops    []NextHop // as the kernel's programs have them
+}
+
+// RowsAfter returns up to n rows, those after a place in the order of the bytes of their keys; nil is before all of
+// them. So a long table is read in parts: a row that is there all the time is in one of them. It reads the whole table
+// each time, without a lock. Of an array, rows that are all zero are left out.
+func (t *Table) RowsAfter(place []byte, n int) ([]RowInfo, error) {
+	rows, err := t.scan()
+	if err != nil {
+		return nil, err
+	}
+	rows = slices.DeleteFunc(rows, func(row rowBytes) bool {
+		return place != nil && bytes.Compare(row.key, place) <= 0
+	})
+	slices.SortFunc(rows, func(a, b rowBytes) int { return bytes.Compare(a.key, b.key) })
+	var out []RowInfo
+	for _, row := range rows[:min(len(rows), n)] {
+		out = append(out, t.info(row.key, row.value))
+	}
+	return out, nil
+}
+
+// Row returns a row with all that belongs to it; an error that wraps [ErrNotFound] where there is none.
+func (t *Table) Row(key []any) (RowInfo, error) {
+	k, err := t.encodeKey(key)
+	if err != nil {
+		return RowInfo{}, err
+	}
+	v, err := t.find(k)
+	if err != nil {
+		return RowInfo{}, err
+	}
+	return t.info(k, v), nil
+}
+
+func (t *Table) info(key, value []byte) RowInfo {
+	out := RowInfo{Row: Row{decodeMembers(t.desc.Key, key, nil), t.decodeValue(value)}, Place: key}
+	if t.desc.Session != "" {
+		slot, gen := t.slotOf(value)
+		out.Session = t.relay.Session(uint64(gen)<<32 | uint64(slot))
+	}
+	row := &tableRow{table: t, key: key, value: value}
+	if row.findHops() == nil { // else it is a row of a process that had other rules
+		out.Hops = row.nextHops()
+	}
+	return out
+}
+
+// ReceiversAfter returns up to n receivers of the group, those after an identity; 0 is before all of them. So a long
+// list is read in parts: a receiver that is there all the time is in one of them.
+func (g *Group) ReceiversAfter(id uint32, n int) []*Receiver {
+	all := slices.DeleteFunc(g.Receivers(), func(v *Receiver) bool { return v.id <= id })
+	slices.SortFunc(all, func(a, b *Receiver) int { return int(a.id) - int(b.id) })
+	return all[:min(len(all), n)]
+}
+
+// PinPath returns where the relay is pinned; "": nowhere.
+func (r *Relay) PinPath() string { return r.opt.PinPath }
+
+// Interfaces returns the names of the interfaces in the relay's network namespace, by their index.
+func (r *Relay) Interfaces() (names map[int]string, err error) {
+	err = r.using(func() error {
+		return r.inNamespace(func() error {
+			all, err := nldump.List(netlink.LinkList)
+			if err != nil {
+				return err
+			}
+			names = make(map[int]string, len(all))
+			for _, l := range all {
+				names[l.Attrs().Index] = l.Attrs().Name
+			}
+			return nil
+		})
+	})
+	return names, err
+}
+
+// After returns the open groups after a key, in the order of [GroupKind.All].
+func (k *GroupKind) After(key ...any) ([]*Group, error) {
+	b, err := k.encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Collect(k.All()), func(g *Group) bool {
+		return bytes.Compare(g.key, b) <= 0
+	}), nil
+}
