@@ -51,7 +51,7 @@ func TestGuideSpecs(t *testing.T) {
 		}
 		for _, o := range outcomes {
 			if o.Status != spectest.Passed {
-				t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Dump)
+				t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Fields)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func TestGuideFirstSteps(t *testing.T) {
 	}
 	for _, o := range outcomes {
 		if o.Status != spectest.Passed {
-			t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Dump)
+			t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Fields)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestSpecs(t *testing.T) {
 			}
 			for _, o := range outcomes {
 				if o.Status == spectest.Failed {
-					t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Dump)
+					t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Fields)
 				}
 			}
 			report, err := fuzz.Run(t.Context(), fuzz.Config{

@@ -29,6 +29,8 @@ func (a *app) testCommand() *cobra.Command {
 		Long: `Runs the tests of a spec. A test has the state before, a packet, and the expected result. The reference
 model needs no rights. With --kernel, the tests run in the model and then in the kernel, with the compiled program
 (root). Tests that can't run in the kernel (a VLAN tag in the metadata, a route) are listed, and run in the model only.
+For a test that fails, it prints what differs, with its place in the packet, the headers and fields of the packet, and
+what the program changed in it.
 
 Exit status 1 if a test fails.`,
 		Example: `  fastrelay-gen test examples/turn/spec.cue
@@ -205,8 +207,8 @@ func (a *app) outcome(in string, o spectest.Outcome, verbose bool) {
 		for _, d := range o.Differences {
 			fmt.Fprintf(a.out, "  %s\n", d)
 		}
-		if o.Dump != "" {
-			fmt.Fprintln(a.out, indented(o.Dump))
+		for line := range strings.Lines(o.Fields) {
+			fmt.Fprintf(a.out, "  %s", line)
 		}
 	case !verbose:
 	case o.Status == spectest.NotShown:

@@ -40,7 +40,9 @@ func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 				at, end = spans[i-1].End, spans[i-1].Payload()
 			}
 			if got := frame[at:end]; !bytes.Equal(got, raw) {
-				problems = append(problems, Problem{"payload", fmt.Sprintf("got %s, want %s", quote(got), quote(raw))})
+				problems = append(problems, Problem{
+					"payload", fmt.Sprintf("got %s, want %s", quote(got), quote(raw)), fmt.Sprintf("byte %d", at),
+				})
 			}
 		}
 	}
@@ -57,7 +59,7 @@ func compare(frame []byte, sp *Span, l Layer) []Problem {
 		}
 		name := sp.Name() + "." + p.Field.Name.Value
 		if !p.There {
-			problems = append(problems, Problem{name, "got nothing, want " + want.text(p.Field)})
+			problems = append(problems, Problem{name, "got nothing, want " + want.text(p.Field), p.Where()})
 			continue
 		}
 		got := p.Get(frame)
@@ -66,7 +68,9 @@ func compare(frame []byte, sp *Span, l Layer) []Problem {
 		}
 		if !got.equal(want) {
 			// A length or a checksum that is given and wrong is reported once, as what the test wants.
-			problems = append(problems, Problem{name, "got " + got.text(p.Field) + ", want " + want.text(p.Field)})
+			problems = append(problems, Problem{
+				name, "got " + got.text(p.Field) + ", want " + want.text(p.Field), p.Where(),
+			})
 		}
 	}
 	return problems
@@ -95,7 +99,9 @@ func quote(b []byte) string {
 func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 	var problems []Problem
 	if len(got) != len(want) {
-		problems = append(problems, Problem{"frame", fmt.Sprintf("got %d bytes, want %d", len(got), len(want))})
+		problems = append(problems, Problem{
+			Field: "frame", Text: fmt.Sprintf("got %d bytes, want %d", len(got), len(want)),
+		})
 	}
 	n := min(len(got), len(want))
 	named := make([]bool, n)
@@ -111,6 +117,7 @@ func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 			if g, w := p.Get(got), p.Get(want); !g.equal(w) {
 				problems = append(problems, Problem{
 					sp.Name() + "." + p.Field.Name.Value, "got " + g.text(p.Field) + ", want " + w.text(p.Field),
+					p.Where(),
 				})
 			}
 		}
@@ -123,7 +130,7 @@ func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 		}
 		if end > i {
 			problems = append(problems, Problem{
-				fmt.Sprintf("byte %d", i), "got " + quote(got[i:end]) + ", want " + quote(want[i:end]),
+				Field: fmt.Sprintf("byte %d", i), Text: "got " + quote(got[i:end]) + ", want " + quote(want[i:end]),
 			})
 			i = end
 		}

@@ -69,7 +69,8 @@ type Span struct {
 	Places []Place
 	After  int // 1 + the index of the header after whose content it begins; 0: inside of the one in front of it
 
-	followed bool // a header begins after its content
+	entry    string // what a program's stack calls it (see Stack)
+	followed bool   // a header begins after its content
 }
 
 // Name returns the header's name.

@@ -12,6 +12,7 @@ import (
 type Problem struct {
 	Field string // "udp.length", or a header
 	Text  string
+	Place string // where it is in the frame, "byte 38"; empty where nothing says so
 }
 
 func (p Problem) String() string { return p.Field + ": " + p.Text }
@@ -42,9 +43,9 @@ func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*
 		s := &scope{hs, frame, spans[:i+1]}
 		name := spans[i].Name() + "." + p.Field.Name.Value
 		if pseudo, err := s.pseudo(p.Field.Checksum); err != nil {
-			problems = append(problems, Problem{name, err.Error()})
+			problems = append(problems, Problem{name, err.Error(), p.Where()})
 		} else if got := p.Get(frame).Int; got%0xffff != uint64(fold(pseudo))%0xffff {
-			problems = append(problems, Problem{name, fmt.Sprintf("got 0x%04x, want 0x%04x", got, fold(pseudo))})
+			problems = append(problems, Problem{name, fmt.Sprintf("got 0x%04x, want 0x%04x", got, fold(pseudo)), p.Where()})
 		}
 		s.frame = bytes.Clone(frame)
 		if full, err := s.checksum(p); err == nil {
@@ -64,8 +65,8 @@ func (hs *Headers) layOut(frame []byte, spans []*Span) *Problem {
 	s := &scope{hs, frame, spans}
 	bit := 8 * sp.Start
 	for _, f := range sp.Header.Fields {
-		problem := func(text string) *Problem { return &Problem{sp.Name() + "." + f.Name.Value, text} }
 		p := Place{Field: f, Bit: bit, There: true}
+		problem := func(text string) *Problem { return &Problem{sp.Name() + "." + f.Name.Value, text, p.Where()} }
 		if f.When != nil {
 			v, err := s.eval(f.When)
 			if err != nil {
@@ -113,7 +114,7 @@ func (s *Span) values(frame []byte) []Problem {
 		}
 		if v := p.Get(frame); !allows(p.Field.Is, p.Field, v) {
 			problems = append(problems, Problem{
-				s.Name() + "." + p.Field.Name.Value, "got " + v.text(p.Field) + ", which the header doesn't allow",
+				s.Name() + "." + p.Field.Name.Value, "got " + v.text(p.Field) + ", which the header doesn't allow", p.Where(),
 			})
 		}
 	}
@@ -132,7 +133,7 @@ func (s *Span) bound(frame []byte, limit int) []Problem {
 		v := p.Get(frame)
 		bad := func(want int64) {
 			problems = append(problems, Problem{
-				s.Name() + "." + p.Field.Name.Value, fmt.Sprintf("got %d, want %d", v.Int, want),
+				s.Name() + "." + p.Field.Name.Value, fmt.Sprintf("got %d, want %d", v.Int, want), p.Where(),
 			})
 		}
 		unit := int64(max(k.Unit, 1))
@@ -175,9 +176,9 @@ func (s *scope) sums(sp *Span) []Problem {
 		name := sp.Name() + "." + p.Field.Name.Value
 		switch {
 		case err != nil:
-			problems = append(problems, Problem{name, err.Error()})
+			problems = append(problems, Problem{name, err.Error(), p.Where()})
 		case got.Int%0xffff != uint64(want)%0xffff || c.Optional && got.Int == 0:
-			problems = append(problems, Problem{name, fmt.Sprintf("got 0x%04x, want 0x%04x", got.Int, want)})
+			problems = append(problems, Problem{name, fmt.Sprintf("got 0x%04x, want 0x%04x", got.Int, want), p.Where()})
 		}
 	}
 	return problems

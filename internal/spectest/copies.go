@@ -77,7 +77,7 @@ func (t *test) judgeCopies(hs *packet.Headers, r result) []string {
 			add("got %s, want one", said("none", strings.Join(got.reasons, " or ")))
 		case want.src.Packet != nil:
 			for _, p := range t.packetProblems(hs, got.data, want.src.Packet, want.layers) {
-				add("%s", p)
+				add("%s", placed(p))
 			}
 		}
 	}

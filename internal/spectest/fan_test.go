@@ -29,12 +29,12 @@ func TestFanOutDifferences(t *testing.T) {
 	needs.Root(t)
 	cases := []struct{ name, old, new, want string }{
 		{"field of a copy", `{media: {number: 107, stream: 1}}`, `{media: {number: 108, stream: 1}}`,
-			"copy 1: media.number: got 107 (0x006b), want 108 (0x006c)"},
+			"copy 1: media.number: got 107 (0x006b), want 108 (0x006c) (bytes 44-45)"},
 		{"payload of a copy", `stream: 20}}, {payload: "frame"}`, `stream: 20}}, {payload: "frames"}`,
-			`copy 0: payload: got "frame", want "frames"`},
+			`copy 0: payload: got "frame", want "frames" (byte 51)`},
 		{"link-layer address", `[for l in link {l}, {ipv4: {dst: "203.0.113.2"}}`,
 			`[{eth: {dst: "02:00:00:00:00:09"}}, {ipv4: {dst: "203.0.113.2"}}`,
-			"copy 1: eth.dst: got 02:00:00:00:00:02, want 02:00:00:00:00:09"},
+			"copy 1: eth.dst: got 02:00:00:00:00:02, want 02:00:00:00:00:09 (bytes 0-5)"},
 		{"a copy too many", `copies: [{declined: "no_rule"}]`, `copies: []`, "copies: got 1 receivers' turns, want 0"},
 		{"a copy too few", `copies: [{declined: "no_rule"}]`, `copies: [{declined: true}, true]`,
 			"copies: got 1 receivers' turns, want 2"},

@@ -20,6 +20,7 @@ import (
 type test struct {
 	src      *spec.Test
 	program  *ir.Program
+	stack    *spec.Program // the program as the spec has it
 	settings map[string][]byte
 	groups   []group    // in the order of the test
 	state    *sim.Relay // the state before
@@ -60,9 +61,12 @@ type counter struct {
 
 // preparer resolves the tests of a spec.
 type preparer struct {
+	spec    *spec.Spec
 	plan    *ir.Plan
 	headers *packet.Headers
 	diags   *diag.List
+
+	together bool // the state is that of several tests: what contradicts is left out
 
 	// of the test at hand
 	t     *test
@@ -73,7 +77,7 @@ type preparer struct {
 
 // prepare resolves all tests. Those with mistakes are missing in the result.
 func prepare(s *spec.Spec, plan *ir.Plan) ([]*test, *diag.List) {
-	p := &preparer{plan: plan, headers: packet.NewHeaders(s), diags: &diag.List{}}
+	p := &preparer{spec: s, plan: plan, headers: packet.NewHeaders(s), diags: &diag.List{}}
 	var tests []*test
 	for _, src := range s.Tests {
 		before := p.diags.Len()
@@ -107,14 +111,22 @@ func (p *preparer) bad(l spec.Literal, what string, err error) {
 }
 
 func (p *preparer) all() {
+	if p.before() {
+		p.packet()
+		p.expected()
+	}
+}
+
+// before makes the state before the test; it reports whether there is one.
+func (p *preparer) before() bool {
 	src := p.t.src
 	program, ok := find(p, p.plan.Programs, func(pr *ir.Program) string {
 		return pr.Name
 	}, src.Program, codeUnknownProgram, "program")
 	if !ok {
-		return
+		return false
 	}
-	p.t.program = program
+	p.t.program, p.t.stack = program, p.spec.Programs[slices.Index(p.plan.Programs, program)]
 	p.hop = sim.Hop{
 		Ifindex: 1, MTU: 1500, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination,
 	}
@@ -125,19 +137,30 @@ func (p *preparer) all() {
 		}
 	}
 	if !p.settings() {
-		return
+		return false
 	}
-	for _, s := range src.Sessions {
-		p.session(s)
+	src.Sessions = keep(p, src.Sessions, p.session)
+	src.Rows = keep(p, src.Rows, p.row)
+	src.Groups = keep(p, src.Groups, p.group)
+	return true
+}
+
+// keep puts pieces of state in. Of the state of several tests, those that can't be put in are left out.
+func keep[T any](p *preparer, pieces []T, put func(T)) []T {
+	if !p.together {
+		for _, x := range pieces {
+			put(x)
+		}
+		return pieces
 	}
-	for _, r := range src.Rows {
-		p.row(r)
-	}
-	for _, g := range src.Groups {
-		p.group(g)
-	}
-	p.packet()
-	p.expected()
+	return slices.DeleteFunc(slices.Clone(pieces), func(x T) bool {
+		found := p.diags
+		p.diags = &diag.List{}
+		put(x)
+		out := p.diags.Len() > 0
+		p.diags = found
+		return out
+	})
 }
 
 var states = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
@@ -234,9 +257,8 @@ func (p *preparer) session(src *spec.TestSession) {
 		return
 	}
 	slot := p.slots
-	p.slots++
-	p.t.state.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: uint32(slot) + 1}
-	for _, r := range s.Rows {
+	keys, rows := make([][]byte, len(s.Rows)), make([][]byte, len(s.Rows))
+	for i, r := range s.Rows {
 		key, value := make([]byte, r.Table.Key.Size), make([]byte, r.Table.Value.Size)
 		fill(&r.Table.Key, key, r.Key, values)
 		fill(&r.Table.Value, value, r.Value, values)
@@ -248,8 +270,21 @@ func (p *preparer) session(src *spec.TestSession) {
 				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot)+1)
 			}
 		}
-		p.put(r.Table, key, value, src.Session.Pos)
+		if p.t.state.Table(r.Table.Name).Get(key) != nil {
+			p.twice(r.Table, src.Session.Pos)
+			return
+		}
+		keys[i], rows[i] = key, value
 	}
+	p.slots++
+	p.t.state.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: uint32(slot) + 1}
+	for i, r := range s.Rows {
+		p.put(r.Table, keys[i], rows[i], src.Session.Pos)
+	}
+}
+
+func (p *preparer) twice(t *ir.Table, pos diag.Pos) {
+	p.diags.Add(codeIncomplete, pos, "two rows of table %q have the same key", t.Name)
 }
 
 // fill copies a session's values into the members of a key or a value that are not hidden, in their order.
@@ -277,7 +312,7 @@ func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
 	p.hops(&t.Value, value)
 	table := p.t.state.Table(t.Name)
 	if t.Kind != "array" && table.Get(key) != nil {
-		p.diags.Add(codeIncomplete, pos, "two rows of table %q have the same key", t.Name)
+		p.twice(t, pos)
 		return
 	}
 	if !table.Put(key, value) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
@@ -38,8 +37,7 @@ type Outcome struct {
 	Status      Status
 	Why         string   // NotShown: "the VLAN tag is in the metadata"
 	Differences []string // Failed: "ipv4.ttl: got 57, want 64"
-	// Failed: the packet that came and the one that left (once where they are the same), in hexadecimal digits
-	Dump string
+	Fields      string   // Failed: the packet that came, and what the program changed, field by field
 }
 
 // Model runs the tests of a spec in the reference model. Tests with mistakes (see Check) are left out.
@@ -53,7 +51,7 @@ func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 		}
 		after, err := t.state.Run(t.program.Name, t.packet)
 		if err != nil {
-			out = append(out, t.outcome([]string{err.Error()}, &result{}))
+			out = append(out, t.outcome(hs, []string{err.Error()}, &result{}))
 			continue
 		}
 		r := result{
@@ -66,7 +64,7 @@ func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 		for _, e := range after.Events {
 			r.events = append(r.events, gotEvent{e.Event, e.Receiver, e.Record})
 		}
-		out = append(out, t.outcome(t.judge(hs, r), &r))
+		out = append(out, t.outcome(hs, t.judge(hs, r), &r))
 	}
 	return out
 }
@@ -128,7 +126,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 			}
 			loaded[key] = k
 		}
-		if err := net.Host(t.host()); err != nil {
+		if err := net.Host(host(&t.packet)); err != nil {
 			return out, fmt.Errorf("test %q: %w", t.src.Name.Value, err)
 		}
 		o, err := t.inKernel(hs, loaded[key])
@@ -140,17 +138,17 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 	return out, nil
 }
 
-// host is the link-layer address of the device that the test's packet comes to: the packet's destination, unless it is
-// for another host or for several.
-func (t *test) host() [6]byte {
-	if t.packet.Link != ir.ToHost || len(t.packet.Data) < 6 {
+// host is the link-layer address of the device that a packet comes to: the packet's destination, unless it is for another
+// host or for several.
+func host(p *sim.Packet) [6]byte {
+	if p.Link != ir.ToHost || len(p.Data) < 6 {
 		other := testrun.Host
-		if len(t.packet.Data) >= 6 && other == [6]byte(t.packet.Data) {
+		if len(p.Data) >= 6 && other == [6]byte(p.Data) {
 			other[5]++
 		}
 		return other
 	}
-	return [6]byte(t.packet.Data)
+	return [6]byte(p.Data)
 }
 
 func settingsKey(settings map[string][]byte) string {
@@ -162,14 +160,7 @@ func settingsKey(settings map[string][]byte) string {
 }
 
 func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
-	for i := range t.state.Shared {
-		if t.state.Shared[i] != 0 {
-			k.Watch(i)
-		}
-	}
-	for i := 1; i <= 64 && i < len(t.state.Shared); i++ {
-		k.Watch(i)
-	}
+	watch(k, t.state)
 	if err := k.Sync(t.state); err != nil {
 		return Outcome{}, err
 	}
@@ -203,28 +194,53 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 			r.verdict = sim.VerdictPass
 		}
 	}
-	return t.outcome(t.judge(hs, r), &r), nil
+	return t.outcome(hs, t.judge(hs, r), &r), nil
 }
 
-func (t *test) outcome(differences []string, r *result) Outcome {
-	o := Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos}
-	if len(differences) > 0 {
-		o.Status, o.Differences = Failed, differences
-		switch {
-		case bytes.Equal(r.data, t.packet.Data):
-			o.Dump = "came, and was not changed:\n" + hex.Dump(t.packet.Data)
-		case r.data != nil:
-			o.Dump = "came:\n" + hex.Dump(t.packet.Data) + "left:\n" + hex.Dump(r.data)
-		default:
-			o.Dump = "came:\n" + hex.Dump(t.packet.Data)
-		}
-		for i, c := range r.copies {
-			if c.sent {
-				o.Dump += fmt.Sprintf("copy %d:\n%s", i, hex.Dump(c.data))
-			}
+// watch says which shared counters a run may change.
+func watch(k *testrun.Relay, state *sim.Relay) {
+	for i := range state.Shared {
+		if state.Shared[i] != 0 || i > 0 && i <= 64 {
+			k.Watch(i)
 		}
 	}
+}
+
+func (t *test) outcome(hs *packet.Headers, differences []string, r *result) Outcome {
+	o := Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos}
+	if len(differences) > 0 {
+		o.Status, o.Differences, o.Fields = Failed, differences, t.fields(hs, r)
+	}
 	return o
+}
+
+// fields shows the packet that came, and what the program changed in it.
+func (t *test) fields(hs *packet.Headers, r *result) string {
+	in := hs.Stack(t.packet.Data, t.stack)
+	var b strings.Builder
+	fmt.Fprintf(&b, "the packet, %d bytes:\n", len(t.packet.Data))
+	for _, line := range packet.Lines(t.packet.Data, in) {
+		fmt.Fprintf(&b, "  %s\n", line)
+	}
+	changes := func(what string, left []byte) {
+		fmt.Fprintf(&b, "%s:\n", what)
+		all := packet.Changes(t.packet.Data, in, left, hs.Rewritten(left, in, t.stack))
+		for _, c := range all {
+			fmt.Fprintf(&b, "  %s\n", c)
+		}
+		if len(all) == 0 {
+			b.WriteString("  nothing\n")
+		}
+	}
+	if r.data != nil && r.verdict != sim.VerdictDrop {
+		changes("what the program changed", r.data)
+	}
+	for i, c := range r.copies {
+		if c.sent {
+			changes(fmt.Sprintf("what it changed in copy %d", i), c.data)
+		}
+	}
+	return b.String()
 }
 
 // result is what a run made of a test's packet, and the state after it.
@@ -255,13 +271,13 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 	if r.verdict == sim.VerdictUp || e.Untouched {
 		if !bytes.Equal(r.data, t.packet.Data) && r.verdict != sim.VerdictDrop {
 			for _, p := range hs.Diff(r.data, t.packet.Data, guess(hs, t.packet.Data)) {
-				add("untouched: %s", p)
+				add("untouched: %s", placed(p))
 			}
 		}
 	}
 	if e.Packet != nil {
 		for _, p := range t.packetProblems(hs, r.data, e.Packet, t.expect.layers) {
-			add("%s", p)
+			add("%s", placed(p))
 		}
 		if tag := t.tagProblem(r); tag != "" {
 			add("%s", tag)
@@ -299,6 +315,14 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 		}
 	}
 	return out
+}
+
+// placed is a problem with its place in the frame.
+func placed(p packet.Problem) string {
+	if p.Place == "" {
+		return p.String()
+	}
+	return fmt.Sprintf("%s (%s)", p, p.Place)
 }
 
 func said(verdict, reason string) string {

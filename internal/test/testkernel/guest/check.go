@@ -269,7 +269,7 @@ func (r *relay) tests() (string, error) {
 		case spectest.NotShown:
 			modelOnly++
 		default:
-			text := fmt.Sprintf("%s: test %q: %s\n%s", o.Pos, o.Name, strings.Join(o.Differences, "; "), o.Dump)
+			text := fmt.Sprintf("%s: test %q: %s\n%s", o.Pos, o.Name, strings.Join(o.Differences, "; "), o.Fields)
 			failed = append(failed, text)
 		}
 	}
