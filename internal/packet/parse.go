@@ -45,7 +45,8 @@ func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*
 		if pseudo, err := s.pseudo(p.Field.Checksum); err != nil {
 			problems = append(problems, Problem{name, err.Error(), p.Where()})
 		} else if got := p.Get(frame).Int; got%0xffff != uint64(fold(pseudo))%0xffff {
-			problems = append(problems, Problem{name, fmt.Sprintf("got 0x%04x, want 0x%04x", got, fold(pseudo)), p.Where()})
+			text := fmt.Sprintf("got 0x%04x, want 0x%04x", got, fold(pseudo))
+			problems = append(problems, Problem{name, text, p.Where()})
 		}
 		s.frame = bytes.Clone(frame)
 		if full, err := s.checksum(p); err == nil {
@@ -114,7 +115,8 @@ func (s *Span) values(frame []byte) []Problem {
 		}
 		if v := p.Get(frame); !allows(p.Field.Is, p.Field, v) {
 			problems = append(problems, Problem{
-				s.Name() + "." + p.Field.Name.Value, "got " + v.text(p.Field) + ", which the header doesn't allow", p.Where(),
+				s.Name() + "." + p.Field.Name.Value, "got " + v.text(p.Field) + ", which the header doesn't allow",
+				p.Where(),
 			})
 		}
 	}

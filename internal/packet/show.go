@@ -9,8 +9,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Frames as a person sees them: which headers of a program's stack a frame has, where its fields are, and what a program
-// changed.
+// Frames as a person sees them: which headers of a program's stack a frame has, where its fields are, and what a
+// program changed.
 
 // Where says where a field is in its frame: "byte 22", "bytes 26-29", or "byte 14, bits 4-7" where the field doesn't
 // consist of whole bytes; bits count from the most significant one.
@@ -37,8 +37,8 @@ func (p *Place) Text(frame []byte) string {
 	return p.Get(frame).text(p.Field)
 }
 
-// Stack finds the headers of a program's stack in a frame, as far as it has them: each has to be announced by the one in
-// front of it, and have values that it allows. Where the stack ends early, the standard headers that announce
+// Stack finds the headers of a program's stack in a frame, as far as it has them: each has to be announced by the one
+// in front of it, and have values that it allows. Where the stack ends early, the standard headers that announce
 // themselves follow.
 func (hs *Headers) Stack(frame []byte, p *spec.Program) []*Span {
 	m := &matcher{hs: hs, frame: frame, stack: p.Stack}
@@ -208,7 +208,9 @@ func (hs *Headers) sequences(in []*Span, p *spec.Program) (out [][]*part) {
 		seq, changed := slices.Clone(first), false
 		for _, a := range rule.Do {
 			at := func(name string) int {
-				return slices.IndexFunc(seq, func(e *part) bool { return e.entry == name || e.header.Name.Value == name })
+				return slices.IndexFunc(seq, func(e *part) bool {
+					return e.entry == name || e.header.Name.Value == name
+				})
 			}
 			switch i := at(a.Header.Value); {
 			case a.Kind == spec.ActPop && i >= 0:
@@ -293,8 +295,8 @@ func (c Change) String() string {
 	return fmt.Sprintf("~ %-22s %-15s %s -> %s", c.Name, c.Place, c.From, c.To)
 }
 
-// Changes compares a frame with what a program made of it, field by field: first the headers that are in both frames, in
-// order, then the payload.
+// Changes compares a frame with what a program made of it, field by field: first the headers that are in both frames,
+// in order, then the payload.
 func Changes(came []byte, in []*Span, left []byte, out []*Span) (all []Change) {
 	if bytes.Equal(came, left) {
 		return nil // also where lengths disagree, so that other headers seem to fit better

@@ -138,8 +138,8 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 	return out, nil
 }
 
-// host is the link-layer address of the device that a packet comes to: the packet's destination, unless it is for another
-// host or for several.
+// host is the link-layer address of the device that a packet comes to: the packet's destination, unless it is for
+// another host or for several.
 func host(p *sim.Packet) [6]byte {
 	if p.Link != ir.ToHost || len(p.Data) < 6 {
 		other := testrun.Host
