@@ -19,7 +19,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	_ "github.com/fastrelay/fastrelay-gen/internal/cli" // defines all codes
+	"github.com/fastrelay/fastrelay-gen/internal/cli"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -46,6 +46,22 @@ func golden(t *testing.T, file, want string) {
 func TestLanguage(t *testing.T) { golden(t, "language.md", spec.Reference()) }
 
 func TestLanguageErrors(t *testing.T) { golden(t, "errors.md", messages()) }
+
+// Pictures that documents show, and what they are printed by.
+func TestPictures(t *testing.T) {
+	for file, args := range map[string][]string{
+		"turn.svg":  {"turn", "--program", "to_peer"},
+		"rtp.svg":   {"sfu", "--header", "rtp"},
+		"video.svg": {"sfu", "--program", "video"},
+	} {
+		var out, errs bytes.Buffer
+		args = append([]string{"diagram", "../examples/" + args[0] + "/spec.cue"}, args[1:]...)
+		if status := cli.Do(args, strings.NewReader(""), &out, &errs); status != 0 {
+			t.Fatalf("fastrelay-gen %s: %s", strings.Join(args, " "), &errs)
+		}
+		golden(t, file, out.String())
+	}
+}
 
 // messages lists every code.
 func messages() string {

@@ -88,6 +88,15 @@ func TestDissectors(t *testing.T) {
 	}
 }
 
+// Pictures: fields of all kinds, rules and their rows, receivers.
+func TestPictures(t *testing.T) {
+	for _, name := range []string{"bits", "elements", "fan-out", "rule-lookups", "varint"} {
+		file := filepath.Join(name, "spec.cue")
+		compare(t, filepath.Join(name, "diagram.svg"), command(t, 0, "diagram", file))
+		compare(t, filepath.Join(name, "diagram.dot"), command(t, 0, "diagram", file, "--format", "dot"))
+	}
+}
+
 // The kernel loads every case and agrees with its tests.
 func TestCasesInTheKernel(t *testing.T) {
 	needs.Root(t)

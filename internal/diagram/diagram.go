@@ -228,7 +228,7 @@ func (d *drawing) notes(h *spec.Header) {
 		lines = append(lines, fmt.Sprintf("%s: %s", s[0], s[1]))
 	}
 	for _, f := range h.Fields {
-		if text := describe(f); text != "" {
+		if text := describe(f, true); text != "" {
 			lines = append(lines, f.Name.Value+": "+text)
 		}
 	}
@@ -240,7 +240,8 @@ func (d *drawing) notes(h *spec.Header) {
 	}
 }
 
-func describe(f *spec.Field) string {
+// describe says what a field has to be or count, and with lists how the elements of a list look.
+func describe(f *spec.Field, lists bool) string {
 	var parts []string
 	if f.Little {
 		parts = append(parts, "little endian")
@@ -255,8 +256,10 @@ func describe(f *spec.Field) string {
 		parts = append(parts, "internet checksum over "+covers[c.Covers]+pick(len(c.Pseudo) > 0, " and a pseudo-header",
 			""))
 	}
-	for _, e := range f.Elements {
-		parts = append(parts, elements(e))
+	if lists {
+		for _, e := range f.Elements {
+			parts = append(parts, elements(e))
+		}
 	}
 	return strings.Join(parts, "; ")
 }
@@ -315,7 +318,7 @@ func center(text string, width int) string {
 	return strings.Repeat(" ", left) + text + strings.Repeat(" ", width-len(text)-left)
 }
 
-func pick(cond bool, yes, no string) string {
+func pick[T any](cond bool, yes, no T) T {
 	if cond {
 		return yes
 	}
