@@ -76,6 +76,7 @@ func specs(t *testing.T) []string {
 
 // Each reason that a plan's statements have ends some stage.
 func TestEveryReasonHasItsPlace(t *testing.T) {
+	const ends = `(forward|up|decline|drop|copy|skip|changing|[a-z]+:) (up |drop |decline )?` // in a plan's text
 	for _, file := range specs(t) {
 		s, plan := known(t, file)
 		for i, p := range s.Programs {
@@ -88,8 +89,7 @@ func TestEveryReasonHasItsPlace(t *testing.T) {
 			}
 			_, body, _ := strings.Cut(planfmt.Program(plan, plan.Programs[i]), "\n  body\n")
 			for _, r := range plan.Programs[i].Reasons {
-				used := regexp.MustCompile(`(forward|up|decline|drop|copy|skip|changing|[a-z]+:) (up |drop |decline )?` +
-					r.Name + `\b`).MatchString(body)
+				used := regexp.MustCompile(ends + r.Name + `\b`).MatchString(body)
 				if used && !shown[r.Name] {
 					t.Errorf("%s: program %s: reason %s is at no stage", file, p.Name.Value, r.Name)
 				}
@@ -136,7 +136,8 @@ func TestPlacesOfReasons(t *testing.T) {
 		{gate["rule 6"], []string{"closed"}},
 		// What rules share by CUE's let is at each of them.
 		{gate["rule 9"], []string{"pass", "over_source", "over_network", "over_total", "changing", "full_attempts"}},
-		{gate["rule 11"], []string{"pass", "over_network", "over_newcomers", "changing", "full_attempts", "no_networks"}},
+		{gate["rule 11"], []string{"pass", "over_network", "over_newcomers", "changing", "full_attempts",
+			"no_networks"}},
 		// What sending checks in a header is at the rule that sends.
 		{video["header udp"], []string{"truncated", "not_udp", "udp_length", "gso_packet"}},
 		{video["rule 2"], []string{"pass", "full_streams", "partial_checksum", "no_subscribers", "no_memory", "fault"}},

@@ -33,7 +33,9 @@ func inQuotes(text string) string {
 
 // printable leaves out what parsers of DOT can't read.
 func printable(text string) string {
-	return strings.Map(func(r rune) rune { return pick(unicode.IsControl(r) || r == unicode.ReplacementChar, '?', r) }, strings.ToValidUTF8(text, "?"))
+	return strings.Map(func(r rune) rune {
+		return pick(unicode.IsControl(r) || r == unicode.ReplacementChar, '?', r)
+	}, text)
 }
 
 // lines are the lines of a label, aligned to the left.
@@ -72,7 +74,8 @@ func table(h *spec.Header) string {
 		bits, fixed := fixedBits(f)
 		if !fixed {
 			end()
-			fmt.Fprintf(&b, `<TR><TD COLSPAN="%d">%s: %s</TD></TR>`, rowBits, escape(printable(f.Name.Value)), escape(printable(extent(f))))
+			fmt.Fprintf(&b, `<TR><TD COLSPAN="%d">%s</TD></TR>`, rowBits,
+				escape(printable(f.Name.Value+": "+extent(f))))
 			continue
 		}
 		for name := f.Name.Value; bits > 0; name = "…" {
@@ -117,8 +120,8 @@ func (d *Decision) dot(b *strings.Builder) {
 			end := fmt.Sprintf("%s end %s", d.Program, looks[kinds[kind]].word)
 			if look := looks[kinds[kind]]; !ends[end] {
 				ends[end] = true
-				fmt.Fprintf(b, "\t\t%s [label=%s, style=\"rounded,filled\", color=\"%s\", fillcolor=\"%s\"];\n", quote(end),
-					quote(look.word), look.stroke, look.fill)
+				fmt.Fprintf(b, "\t\t%s [label=%s, style=\"rounded,filled\", color=\"%s\", fillcolor=\"%s\"];\n",
+					quote(end), quote(look.word), look.stroke, look.fill)
 			}
 			fmt.Fprintf(b, "\t\t%s -> %s [label=%s];\n", id(n), quote(end), lines(strings.Join(names, ", ")))
 		}

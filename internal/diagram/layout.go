@@ -156,7 +156,8 @@ func (d *layout) row(r int, cells []int, height int, named []bool) {
 		}
 		// The sides are faint where a field goes on from the middle of the row above, or to that of the row below.
 		const faintStyle = gridStyle + ` stroke-opacity="0.35"`
-		d.path(fmt.Sprintf("M%d %dv%d", x, y, height), pick(first%rowBits > 0 && first < r*rowBits, faintStyle, gridStyle))
+		came := first < r*rowBits && first%rowBits > 0
+		d.path(fmt.Sprintf("M%d %dv%d", x, y, height), pick(came, faintStyle, gridStyle))
 		if p.end == len(cells) {
 			goesOn := last >= (r+1)*rowBits && last%rowBits < rowBits-1
 			d.path(fmt.Sprintf("M%d %dv%d", x+w, y, height), pick(goesOn, faintStyle, gridStyle))
@@ -291,7 +292,8 @@ func (d *layout) notes(h *spec.Header) {
 			if i == 0 {
 				d.text(d.column(0), d.y, name, `font-size="11" font-weight="600"`)
 			}
-			d.text(d.column(0)+textWidth(name+"  ", size), d.y, strings.TrimPrefix(t, indent), `font-size="11" fill="`+muted+`"`)
+			d.text(d.column(0)+textWidth(name+"  ", size), d.y, strings.TrimPrefix(t, indent),
+				`font-size="11" fill="`+muted+`"`)
 		}
 	}
 	for _, s := range d.short {
