@@ -102,12 +102,14 @@ func (r *Relay) adoptSessions() error {
 	for _, at := range ids {
 		sd := &r.desc.Sessions[at.kind]
 		s := &Session{
-			relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, queued: -1, done: make(chan struct{}),
+			relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, born: at.gen, queued: -1,
+			done: make(chan struct{}),
 		}
-		s.fields = make([][]byte, len(sd.Fields))
+		fields := make([][]byte, len(sd.Fields))
 		for i, f := range sd.Fields {
-			s.fields[i] = make([]byte, f.Size)
+			fields[i] = make([]byte, f.Size)
 		}
+		s.fields.Store(&fields)
 		for _, p := range parts[at] {
 			t := r.tables[sd.Rows[p.row].Table]
 			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
@@ -151,7 +153,7 @@ func (r *Relay) adoptSessions() error {
 
 // recover reads fields back out of a key or value.
 func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
-	i := 0
+	i, all := 0, *s.fields.Load()
 	for _, m := range members {
 		if m.Hidden {
 			continue
@@ -160,10 +162,10 @@ func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
 		i++
 		at := buf[m.Off : m.Off+m.Size]
 		if m.Kind == abi.KindUint && m.Levels == 0 {
-			putUint(s.fields[f], getUint(at))
+			putUint(all[f], getUint(at))
 			continue
 		}
-		copy(s.fields[f], at)
+		copy(all[f], at)
 	}
 }
 
@@ -178,11 +180,14 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 	now := time.Now()
 	deadline := r.slots.mem.Load64(s.slot, abi.SlotDeadline)
 	lifetime, idle := s.desc.Lifetime, time.Duration(s.desc.Idle)
-	if lifetime > 0 {
+	switch end := r.clock.time(deadline); {
+	case lifetime > 0:
 		s.expires = now.Add(lifetime)
-		if end := r.clock.time(deadline); deadline != never && end.Before(s.expires) {
+		if deadline != never && end.Before(s.expires) {
 			s.expires = end
 		}
+	case idle == 0 && deadline != never: // RefreshFor has given it
+		s.expires = end
 	}
 	if idle > 0 {
 		s.idle = now.Add(idle)

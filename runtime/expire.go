@@ -34,7 +34,12 @@ func (s *Session) deadline() uint64 {
 }
 
 // Refresh gives the session its whole lifetime and idle time again. It returns the session's Err where it is over.
-func (s *Session) Refresh() error {
+func (s *Session) Refresh() error { return s.RefreshFor(0) }
+
+// RefreshFor is Refresh for a session that has to end by itself if nobody refreshes it: it ends after d, used or not,
+// or after its kind's lifetime where that is shorter; 0 is Refresh. The kernel knows this end as well, so that it comes
+// on time where this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time.)
+func (s *Session) RefreshFor(d time.Duration) error {
 	r := s.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +52,11 @@ func (s *Session) Refresh() error {
 	if s.over {
 		return s.err
 	}
-	if d := s.desc.Lifetime; d > 0 {
+	if whole := s.desc.Lifetime; whole > 0 && (d <= 0 || whole < d) {
+		d = whole
+	}
+	s.expires = time.Time{}
+	if d > 0 {
 		s.expires = now.Add(d)
 	}
 	if d := s.desc.Idle; d > 0 {
@@ -68,6 +77,9 @@ func (s *Session) Expires() time.Time {
 // enqueue puts the session where its next end belongs. r.mu is held.
 func (r *Relay) enqueue(s *Session) {
 	if s.next().IsZero() {
+		if s.queued >= 0 {
+			heap.Remove(&r.expiries, s.queued)
+		}
 		return
 	}
 	if s.queued >= 0 {

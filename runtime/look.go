@@ -46,8 +46,8 @@ func (r *Relay) Settings() []any {
 }
 
 // ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in one
-// slot). It is never 0.
-func (s *Session) ID() uint64 { return uint64(s.gen)<<32 | uint64(s.slot) }
+// slot). It is never 0. A session that was changed has another ID after an adoption.
+func (s *Session) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
 
 // Session returns the open session with an ID; nil where there is none.
 func (r *Relay) Session(id uint64) *Session {
@@ -207,8 +207,9 @@ func (t *Table) Row(key []any) (RowInfo, error) {
 func (t *Table) info(key, value []byte) RowInfo {
 	out := RowInfo{Row: Row{decodeMembers(t.desc.Key, key, nil), t.decodeValue(value)}, Place: key}
 	if t.desc.Session != "" {
-		slot, gen := t.slotOf(value)
-		out.Session = t.relay.Session(uint64(gen)<<32 | uint64(slot))
+		t.relay.mu.Lock()
+		out.Session = t.relay.holder(t.slotOf(value))
+		t.relay.mu.Unlock()
 	}
 	row := &tableRow{table: t, key: key, value: value}
 	if row.findHops() == nil { // else it is a row of a process that had other rules

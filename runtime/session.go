@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -47,35 +48,41 @@ func newSlots(m, usage *ebpf.Map) (*slots, error) {
 	return s, nil
 }
 
-// take returns a free slot and a generation that it never had (but for 2³² sessions in between).
+// take returns a free slot and a generation for its session.
 func (s *slots) take() (slot, gen uint32, ok bool) {
 	if len(s.free) == 0 {
 		return 0, 0, false
 	}
 	slot = s.free[0]
 	s.free = s.free[1:]
-	gen = s.mem.Load32(slot, abi.SlotLast) + 1
+	return slot, s.next(slot), true
+}
+
+// next returns a generation that the slot never had (but for 2³² in between).
+func (s *slots) next(slot uint32) uint32 {
+	gen := s.mem.Load32(slot, abi.SlotLast) + 1
 	if gen == 0 {
 		gen = 1
 	}
 	s.mem.Store32(slot, abi.SlotLast, gen)
-	return slot, gen, true
+	return gen
 }
 
 func (s *slots) put(slot uint32) { s.free = append(s.free, slot) }
 
 // A Session is one object that user space registered: rows in one or several tables that count only together. It is
-// open until Close, or until its lifetime or idle time has passed.
+// open until Close, or until its lifetime or idle time has passed. Change gives it other values.
 type Session struct {
 	relay  *Relay
 	desc   *abi.Session
 	kind   int
 	slot   uint32
-	gen    uint32
-	fields [][]byte // encoded
-	rows   []*tableRow
+	born   uint32                   // the generation that it was opened with, for its ID
+	fields atomic.Pointer[[][]byte] // encoded
 
 	// Guarded by relay.mu.
+	gen     uint32
+	rows    []*tableRow
 	over    bool
 	err     error
 	expires time.Time // end of its lifetime; zero: none
@@ -123,6 +130,7 @@ func (r *Relay) Open(kind string, values ...any) (*Session, error) {
 // encode checks and stores the values of the fields.
 func (s *Session) encode(values []any) error {
 	d := s.desc
+	var fields [][]byte
 	if len(values) != len(d.Fields) {
 		var names []string
 		for _, f := range d.Fields {
@@ -157,8 +165,9 @@ func (s *Session) encode(values []any) error {
 				}
 			}
 		}
-		s.fields = append(s.fields, buf)
+		fields = append(fields, buf)
 	}
+	s.fields.Store(&fields)
 	return nil
 }
 
@@ -190,7 +199,7 @@ func (s *Session) makeRows() error {
 }
 
 func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
-	i := 0
+	i, given := 0, *s.fields.Load()
 	for _, m := range members {
 		if m.Hidden {
 			continue
@@ -199,10 +208,10 @@ func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
 		i++
 		at := buf[m.Off : m.Off+m.Size]
 		if m.Kind == abi.KindUint && m.Levels == 0 {
-			putUint(at, getUint(s.fields[f])) // the member may be wider than the field
+			putUint(at, getUint(given[f])) // the member may be wider than the field
 			continue
 		}
-		copy(at, s.fields[f])
+		copy(at, given[f])
 	}
 }
 
@@ -220,6 +229,7 @@ func (r *Relay) register(s *Session) (err error) {
 	if s.slot, s.gen, ok = r.slots.take(); !ok {
 		return &FullError{What: "the array of sessions", Size: r.desc.Slots}
 	}
+	s.born = s.gen
 	if err := r.slots.usage.Put(s.slot, r.slots.zero); err != nil {
 		r.slots.put(s.slot)
 		return fmt.Errorf("reset the session's counters: %w", err)
@@ -302,11 +312,15 @@ func (r *Relay) owner(row *tableRow) (*Session, error) {
 	if value == nil {
 		return nil, nil
 	}
-	slot, gen := row.table.slotOf(value)
+	return r.holder(row.table.slotOf(value)), nil
+}
+
+// holder returns the open session whose rows have a slot and a generation; nil where there is none. r.mu is held.
+func (r *Relay) holder(slot, gen uint32) *Session {
 	if s := r.sessions[slot]; s != nil && s.gen == gen {
-		return s, nil
+		return s
 	}
-	return nil, nil
+	return nil
 }
 
 func (row *tableRow) collision(other *Session) error {
@@ -426,8 +440,9 @@ func (s *Session) Kind() string { return s.desc.Name }
 // Values returns the values of the fields in the order of the spec.
 func (s *Session) Values() []any {
 	var out []any
+	fields := *s.fields.Load()
 	for i, f := range s.desc.Fields {
-		out = append(out, decodeLevels(s.fields[i], f.Kind, f.Levels))
+		out = append(out, decodeLevels(fields[i], f.Kind, f.Levels))
 	}
 	return out
 }
@@ -436,10 +451,9 @@ func (s *Session) Values() []any {
 func (s *Session) String() string {
 	var b strings.Builder
 	b.WriteString(s.desc.Name)
+	fields := *s.fields.Load()
 	for i, f := range s.desc.Fields {
-		if i < len(s.fields) {
-			fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decodeLevels(s.fields[i], f.Kind, f.Levels)))
-		}
+		fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decodeLevels(fields[i], f.Kind, f.Levels)))
 	}
 	return b.String()
 }

@@ -217,16 +217,26 @@ type session struct {
 
 // Arguments are the name and the values of a session, as they are opened with, in lines that aren't too wide.
 func (s session) Arguments() string {
-	const first, tab = len("    s, err := r.rt.Open("), 4
-	text := strconv.Quote(s.Name)
-	width := first + len(text)
+	return s.arguments(len("    s, err := r.rt.Open("), strconv.Quote(s.Name))
+}
+
+// Values are the values alone.
+func (s session) Values() string { return s.arguments(len("    return s.s.Change(")) }
+
+// arguments are words and the values; so many columns are taken in the first line.
+func (s session) arguments(width int, words ...string) string {
+	const tab = 4
 	for _, f := range s.Fields {
-		value := "v." + f.Field
-		if width += len(", ") + len(value); width < columns {
-			text += ", " + value
+		words = append(words, "v."+f.Field)
+	}
+	text := words[0]
+	width += len(text)
+	for _, w := range words[1:] {
+		if width += len(", ") + len(w); width < columns {
+			text += ", " + w
 		} else {
-			text += ",\n" + value
-			width = 2*tab + len(value)
+			text += ",\n" + w
+			width = 2*tab + len(w)
 		}
 	}
 	return text

@@ -263,7 +263,7 @@ func cutKey(k *kindOf, words []string) (key, values []string) {
 }
 
 // open opens a session or a group.
-func (l *live) open(name string, words []string) error {
+func (l *live) open(name string, words []string, lifetime time.Duration) error {
 	k, err := l.kind(name, "session", "group")
 	if err != nil {
 		return err
@@ -274,10 +274,17 @@ func (l *live) open(name string, words []string) error {
 			return err
 		}
 		var s api.Session
-		if err := l.do("POST", "/v1/sessions/"+name, fields, &s); err != nil {
+		at := "/v1/sessions/" + name
+		if lifetime > 0 {
+			at += fmt.Sprintf("?lifetime=%v", lifetime.Seconds())
+		}
+		if err := l.do("POST", at, fields, &s); err != nil {
 			return err
 		}
 		return l.print(s, fmt.Sprintf("%s %s is open%s\n", name, s.ID, trouble(s.Hops)))
+	}
+	if lifetime > 0 {
+		return usage("--lifetime is for sessions, and %s is a group", name)
 	}
 	parts := split(words)
 	key, err := assign(name, k.Key, parts[0])
@@ -368,46 +375,108 @@ func (l *live) close(name string, words []string, all bool) error {
 	return l.print(done, fmt.Sprintf("%s %s has %s\n", name, id, plural(done.Receivers, "receiver")))
 }
 
-// closeSessions closes those that are named by ID, or whose fields are as given.
-func (l *live) closeSessions(k *kindOf, words []string, all bool) error {
+// which finds sessions by ID, or by their fields.
+func (l *live) which(k *kindOf, words []string, all bool) (ids []string, err error) {
 	if len(words) == 0 && !all {
-		return usage("which %s?", k.Name).hint("name an ID, or fields; --all closes all")
+		return nil, usage("which %s?", k.Name).hint("name an ID, or fields; --all means all")
 	}
-	want := api.CloseSessions{IDs: []string{}}
 	var given []string
 	for _, w := range words {
 		if strings.Contains(w, "=") {
 			given = append(given, w)
 		} else {
-			want.IDs = append(want.IDs, w)
+			ids = append(ids, w)
 		}
 	}
 	fields, err := assign(k.Name, k.Values, given)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(fields) > 0 || all {
 		sessions, err := api.All[api.Session](l.ctx, l.client, "/v1/sessions/"+k.Name)
 		if err != nil {
-			return controlError(l.client.Path, err)
+			return nil, controlError(l.client.Path, err)
 		}
 		for _, s := range sessions {
 			if !slices.ContainsFunc(fields, func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) }) {
-				want.IDs = append(want.IDs, s.ID)
+				ids = append(ids, s.ID)
 			}
 		}
 	}
+	if len(ids) == 0 && !all {
+		return nil, &diag.Diagnostic{Code: codeRelay, Message: fmt.Sprintf("no open %s has these fields", k.Name),
+			Hint: "fastrelay-gen show sessions " + k.Name + " lists those that are open"}
+	}
+	return ids, nil
+}
+
+// closeSessions closes those that are named by ID, or whose fields are as given.
+func (l *live) closeSessions(k *kindOf, words []string, all bool) error {
+	ids, err := l.which(k, words, all)
+	if err != nil {
+		return err
+	}
 	var done api.Closed
-	if len(want.IDs) > 0 {
-		if err := l.do("POST", "/v1/close/"+k.Name, want, &done); err != nil {
+	if len(ids) > 0 {
+		if err := l.do("POST", "/v1/close/"+k.Name, api.CloseSessions{IDs: ids}, &done); err != nil {
 			return err
 		}
 	}
-	if done.Closed == 0 && !all {
-		return &diag.Diagnostic{Code: codeRelay, Message: fmt.Sprintf("no open %s has these fields", k.Name),
-			Hint: "fastrelay-gen show sessions " + k.Name + " lists those that are open"}
-	}
 	return l.print(done, fmt.Sprintf("%s closed\n", plural(done.Closed, "session")))
+}
+
+// refresh gives sessions their whole time again, or a time after which they end.
+func (l *live) refresh(name string, words []string, all bool, lifetime time.Duration) error {
+	k, err := l.kind(name, "session")
+	if err != nil {
+		return err
+	}
+	ids, err := l.which(k, words, all)
+	if err != nil {
+		return err
+	}
+	var done api.Refreshed
+	want := api.RefreshSessions{IDs: ids, Lifetime: lifetime.Seconds()}
+	if err := l.do("POST", "/v1/refresh/"+k.Name, want, &done); err != nil {
+		return err
+	}
+	text := plural(done.Refreshed, "session") + " refreshed\n"
+	for _, id := range done.Over {
+		text += fmt.Sprintf("%s %s is over, or was never open\n", name, id)
+	}
+	if err := l.print(done, text); err != nil || len(done.Over) == 0 {
+		return err
+	}
+	return exit(statusDiffers)
+}
+
+// setSession changes fields of a session.
+func (l *live) setSession(k *kindOf, words []string) error {
+	parts := split(words)
+	if len(parts) == 1 && len(words) > 0 { // ID NAME=VALUE…
+		parts = [][]string{words[:1], words[1:]}
+	}
+	if len(parts) != 2 || len(parts[1]) == 0 {
+		return usage("which values of which %s?", k.Name).
+			hint("set %s ID NAME=VALUE…, or set %s NAME=VALUE… / NAME=VALUE…: which one, and its new values", k.Name,
+				k.Name)
+	}
+	ids, err := l.which(k, parts[0], false)
+	if err != nil {
+		return err
+	}
+	if len(ids) > 1 {
+		return usage("%d sessions are so", len(ids)).hint("name one: %s", strings.Join(ids[:min(len(ids), 5)], ", "))
+	}
+	fields, err := assign(k.Name, k.Values, parts[1])
+	if err != nil {
+		return err
+	}
+	var s api.Session
+	if err := l.do("PATCH", "/v1/sessions/"+k.Name+"/"+api.Escape(ids[0]), fields, &s); err != nil {
+		return err
+	}
+	return l.print(s, fmt.Sprintf("%s %s: %s%s\n", k.Name, s.ID, objectText(s.Fields), trouble(s.Hops)))
 }
 
 // equal compares a value of an answer with one that was given.
@@ -417,13 +486,16 @@ func equal(answer, given any) bool {
 	return err1 == nil && err2 == nil && string(a) == string(b)
 }
 
-// set puts or changes a row, or changes a receiver, or adds one.
+// set changes a session, or puts or changes a row, or changes a receiver, or adds one.
 func (l *live) set(name string, words []string) error {
-	k, err := l.kind(name, "table", "group")
+	k, err := l.kind(name, "session", "table", "group")
 	if err != nil {
 		return err
 	}
-	if k.what == "group" {
+	switch k.what {
+	case "session":
+		return l.setSession(k, words)
+	case "group":
 		return l.setReceiver(k, words)
 	}
 	key, rest := cutKey(k, words)
@@ -585,8 +657,10 @@ func (l *live) events(names []string) error {
 	return controlError(l.client.Path, err)
 }
 
-// stop ends the relay's process, and returns when its socket is gone.
+// stop ends the relay's process, and returns when it has ended: its socket goes first, and its pins last.
 func (l *live) stop() error {
+	p := listener(l.client.Path)
+	defer p.close()
 	if err := l.do("POST", "/v1/stop", nil, nil); err != nil {
 		return err
 	}
@@ -594,7 +668,7 @@ func (l *live) stop() error {
 	defer tick.Stop()
 	for {
 		err := l.client.Get(l.ctx, "/v1", nil)
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) && p.ended() {
 			return l.print(map[string]bool{"stopped": true}, l.info.Name+" has ended\n")
 		}
 		select {

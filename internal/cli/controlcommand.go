@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -55,6 +56,7 @@ func atLeast(names ...string) cobra.PositionalArgs {
 func (a *app) controlCommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.psCommand(), a.showCommand(), a.watchCommand(), a.openCommand(), a.closeCommand(), a.setCommand(),
+		a.refreshCommand(),
 		a.attachCommand("attach", "PUT", "Attach programs of a running relay to interfaces"),
 		a.attachCommand("detach", "DELETE", "Detach programs of a running relay from interfaces"),
 		a.drainCommand(), a.eventsCommand(), a.stopCommand(), a.apiCommand(),
@@ -129,16 +131,20 @@ which costs each of them some nanoseconds a packet; without the right to that, t
 
 func (a *app) openCommand() *cobra.Command {
 	var f controlFlags
-	return a.onRelay(&cobra.Command{
+	var lifetime time.Duration
+	cmd := &cobra.Command{
 		Use:   "open KIND NAME=VALUE…",
 		Short: "Open a session or a group of a running relay",
 		Long: `Opens a session by its fields, or a group by its key. Receivers of the group follow, each after a
-slash; the group is opened with all of them or not at all.`,
+slash; the group is opened with all of them or not at all. With --lifetime, a session ends after that time unless it
+is refreshed.`,
 		Example: `  sudo fastrelay-gen open channel client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 ` + `\
       relayed=192.0.2.1:50000 peer=203.0.113.9:7000
   sudo fastrelay-gen open subscribers publisher=192.0.2.2:5004 ssrc=7 / local=192.0.2.1:5004 remote=203.0.113.2:6000`,
 		Args: atLeast("KIND"), ValidArgsFunction: a.completeLive(completeKind("session", "group")),
-	}, &f, func(l *live, args []string) error { return l.open(args[0], args[1:]) })
+	}
+	cmd.Flags().DurationVar(&lifetime, "lifetime", 0, "end the session after this time unless it is refreshed")
+	return a.onRelay(cmd, &f, func(l *live, args []string) error { return l.open(args[0], args[1:], lifetime) })
 }
 
 func (a *app) closeCommand() *cobra.Command {
@@ -154,7 +160,7 @@ key.`,
   sudo fastrelay-gen close channel client=198.51.100.7:40001
   sudo fastrelay-gen close subscribers publisher=192.0.2.2:5004 ssrc=7 / 3 4
   sudo fastrelay-gen close sources addr=198.51.100.7`,
-		Args: atLeast("KIND"), ValidArgsFunction: a.completeLive(completeKind("session", "group", "table")),
+		Args: atLeast("KIND"), ValidArgsFunction: a.completeLive(completeOpen("session", "group", "table")),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "close all sessions of the kind")
 	return a.onRelay(cmd, &f, func(l *live, args []string) error { return l.close(args[0], args[1:], all) })
@@ -163,17 +169,41 @@ key.`,
 func (a *app) setCommand() *cobra.Command {
 	var f controlFlags
 	return a.onRelay(&cobra.Command{
-		Use:   "set {TABLE | GROUP} KEY=VALUE… NAME=VALUE…",
-		Short: "Change a row or a receiver of a running relay",
-		Long: `Changes the given values of a row, or puts a new row, which needs all values. Of a group, it changes
+		Use:   "set KIND {ID | KEY=VALUE…} NAME=VALUE…",
+		Short: "Change a session, a row or a receiver of a running relay",
+		Long: `Changes the given fields of a session, which is named by its ID, or by other fields and a slash; its
+counters go on. Changes the given values of a row, or puts a new row, which needs all values. Of a group, it changes
 the receiver whose number follows a slash; without a number, it adds a receiver. A credit is given as its limit, a
 bucket as its rate and its burst (125000/30000), a counter as its value. A change is made as a whole or not at all.`,
-		Example: `  sudo fastrelay-gen set sources addr=198.51.100.7 connections=0
+		Example: `  sudo fastrelay-gen set channel 17-3 peer=203.0.113.9:7001
+  sudo fastrelay-gen set channel client=198.51.100.7:40001 number=0x4001 / peer=203.0.113.9:7001
+  sudo fastrelay-gen set sources addr=198.51.100.7 connections=0
   sudo fastrelay-gen set listeners server=192.0.2.1:7000 channel=7 / 3 credit=2000000
   sudo fastrelay-gen set listeners server=192.0.2.1:7000 channel=7 / ` + `\
       local=192.0.2.1:7000 remote=203.0.113.2:6000 credit=0`,
-		Args: atLeast("TABLE"), ValidArgsFunction: a.completeLive(completeKind("table", "group")),
+		Args: atLeast("KIND"), ValidArgsFunction: a.completeLive(completeOpen("session", "table", "group")),
 	}, &f, func(l *live, args []string) error { return l.set(args[0], args[1:]) })
+}
+
+func (a *app) refreshCommand() *cobra.Command {
+	var f controlFlags
+	var all bool
+	var lifetime time.Duration
+	cmd := &cobra.Command{
+		Use:   "refresh KIND {ID… | NAME=VALUE… | --all}",
+		Short: "Give sessions of a running relay their whole time again",
+		Long: `Gives sessions their whole lifetime and idle time again: by their IDs, or all whose fields have the given
+values. With --lifetime they end after that time unless they are refreshed again, used or not, but not later than the
+spec says. Exit status 2: a session is over, or was never open.`,
+		Example: `  sudo fastrelay-gen refresh channel 17-3
+  sudo fastrelay-gen refresh channel client=198.51.100.7:40001 --lifetime 10m`,
+		Args: atLeast("KIND"), ValidArgsFunction: a.completeLive(completeOpen("session")),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "refresh all sessions of the kind")
+	cmd.Flags().DurationVar(&lifetime, "lifetime", 0, "end them after this time unless they are refreshed again")
+	return a.onRelay(cmd, &f, func(l *live, args []string) error {
+		return l.refresh(args[0], args[1:], all, lifetime)
+	})
 }
 
 func (a *app) attachCommand(name, method, short string) *cobra.Command {
@@ -326,13 +356,33 @@ func completeKind(what ...string) func(*live, []string, string) []string {
 		if err != nil {
 			return nil
 		}
+		parts := split(args[1:]) // what a slash separates names its members anew
 		for _, m := range append(append([]api.Member{}, k.Key...), k.Values...) {
 			given := false
-			for _, w := range args[1:] {
+			for _, w := range parts[len(parts)-1] {
 				given = given || strings.HasPrefix(w, m.Name+"=")
 			}
 			if !given {
 				out = append(out, m.Name+"=")
+			}
+		}
+		return out
+	}
+}
+
+// completeOpen is completeKind where sessions that are open can be named by ID as well.
+func completeOpen(what ...string) func(*live, []string, string) []string {
+	return func(l *live, args []string, begun string) []string {
+		out := completeKind(what...)(l, args, begun)
+		if len(args) == 0 {
+			return out
+		}
+		if k, err := l.kind(args[0], what...); err == nil && k.what == "session" {
+			var page api.Page[api.Session]
+			if l.get(fmt.Sprintf("/v1/sessions/%s?limit=%d", k.Name, api.MaxPage), &page) == nil {
+				for _, s := range page.Items {
+					out = append(out, s.ID)
+				}
 			}
 		}
 		return out

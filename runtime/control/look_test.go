@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -69,6 +70,12 @@ func TestSessions(t *testing.T) {
 		"unknown", "peer")
 	l.refused("POST", "/v1/sessions/cal", call(7), api.CodeNotFound, "", "call")
 	do[api.Session](l, "POST", "/v1/sessions/call/"+s.ID+"/refresh", nil)
+	s = do[api.Session](l, "POST", "/v1/sessions/call/"+s.ID+"/refresh?lifetime=7.5", nil)
+	if left := time.Until(*s.Expires); left > 7500*time.Millisecond || left < 5*time.Second {
+		t.Errorf("it ends in %v", left)
+	}
+	l.refused("POST", "/v1/sessions/call/"+s.ID+"/refresh?lifetime=x", nil, api.CodeValue, "lifetime", "seconds")
+	l.refused("POST", "/v1/sessions/call?lifetime=-1", call(9), api.CodeValue, "lifetime")
 	do[any](l, "DELETE", "/v1/sessions/call/"+s.ID, nil)
 	l.refused("GET", "/v1/sessions/call/"+s.ID, nil, api.CodeNotFound, "", s.ID)
 	l.refused("DELETE", "/v1/sessions/call/x", nil, api.CodeNotFound, "")
@@ -82,6 +89,51 @@ func TestSessions(t *testing.T) {
 	if c := do[api.Closed](l, "POST", "/v1/close/call", api.CloseSessions{IDs: []string{a.ID, b.ID}}); c.Closed != 2 {
 		t.Errorf("closed %d", c.Closed)
 	}
+}
+
+// A session is changed as a whole or not at all.
+func TestChangeSession(t *testing.T) {
+	l := start(t)
+	s := do[api.Session](l, "POST", "/v1/sessions/call", call(7))
+	do[api.Session](l, "POST", "/v1/sessions/call", call(8))
+	at := "/v1/sessions/call/" + s.ID
+	now := do[api.Session](l, "PATCH", at, fields("number", 9, "peer", "203.0.113.99:7000"))
+	if now.ID != s.ID || words(now.Fields.Get("number"), now.Fields.Get("peer")) != "9 203.0.113.99:7000" ||
+		now.Hops[0].Missing == "" {
+		t.Errorf("changed to %+v", now)
+	}
+	if p := l.refused("PATCH", at, fields("number", 8), api.CodeExists, "", "another session"); p.Other == s.ID {
+		t.Errorf("in the way is %q", p.Other)
+	}
+	l.refused("PATCH", at, fields("number", 70000), api.CodeValue, "number", "from 0 to 65535")
+	l.refused("PATCH", at, fields("local", "127.0.0.1:5"), api.CodeValue, "local", "loopback")
+	l.refused("PATCH", at, fields("per", 1), api.CodeValue, "per", "unknown")
+	l.refused("PATCH", "/v1/sessions/call/9-9", fields("number", 1), api.CodeNotFound, "", "9-9")
+	if v := get[api.Session](l, at); fmt.Sprint(v.Fields) != fmt.Sprint(now.Fields) {
+		t.Errorf("after changes that were refused it is %+v", v)
+	}
+	if rows := get[api.Page[api.Row]](l, "/v1/tables/by_client").Items; len(rows) != 2 || rows[0].Session == "" {
+		t.Errorf("rows: %+v", rows)
+	}
+	if len(get[api.Page[api.NextHop]](l, "/v1/next-hops").Items) != 2 {
+		t.Error("next hops of before the change are followed")
+	}
+	do[any](l, "DELETE", at, nil)
+}
+
+// A client that has to refresh its sessions in time is told which are over; without it they end by themselves.
+func TestRefreshMany(t *testing.T) {
+	l := start(t)
+	a := do[api.Session](l, "POST", "/v1/sessions/call?lifetime=0.2", call(1))
+	b := do[api.Session](l, "POST", "/v1/sessions/call?lifetime=30", call(2))
+	both := api.RefreshSessions{IDs: []string{a.ID, "9-9", b.ID}, Lifetime: 30}
+	l.until("the session ends", func() bool { return l.relay.OpenSessions("call") == 1 })
+	done := do[api.Refreshed](l, "POST", "/v1/refresh/call", both)
+	if done.Refreshed != 1 || fmt.Sprint(done.Over) != fmt.Sprint([]string{a.ID, "9-9"}) {
+		t.Errorf("refreshed %+v", done)
+	}
+	l.refused("POST", "/v1/refresh/call", api.RefreshSessions{IDs: []string{}, Lifetime: -1}, api.CodeValue,
+		"lifetime_seconds")
 }
 
 // Lists come in pages; each session that is open all the time is in one of them.

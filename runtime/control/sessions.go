@@ -3,6 +3,8 @@ package control
 import (
 	"fmt"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -121,12 +123,69 @@ func (s *Server) openSession(r *http.Request) (any, error) {
 	if err := whole(fields, values, func(abi.Member) bool { return true }); err != nil {
 		return nil, err
 	}
+	lifetime, err := lifetimeOf(r)
+	if err != nil {
+		return nil, err
+	}
 	one, err := s.relay.Open(kind.Name, values...)
+	if err == nil && lifetime > 0 {
+		err = one.RefreshFor(lifetime)
+	}
 	if err != nil {
 		return nil, err
 	}
 	out, err := s.session(one, s.hopView())
 	return created{out}, err
+}
+
+// lifetimeOf reads after how many seconds a session has to end; 0: only when its kind says.
+func lifetimeOf(r *http.Request) (time.Duration, error) {
+	text := r.URL.Query().Get("lifetime")
+	if text == "" {
+		return 0, nil
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		seconds = -1
+	}
+	return lifetime("lifetime", seconds)
+}
+
+// longestLifetime is the longest that a session can be given.
+const longestLifetime = 366 * 24 * time.Hour
+
+func lifetime(field string, seconds float64) (time.Duration, error) {
+	if longest := longestLifetime.Seconds(); !(seconds >= 0 && seconds <= longest) {
+		return 0, &api.FieldError{Field: field, Err: fmt.Errorf("must be from 0 to %.0f seconds", longest)}
+	}
+	return time.Duration(seconds * float64(time.Second)), nil
+}
+
+// changeSession changes some fields of a session.
+func (s *Server) changeSession(r *http.Request) (any, error) {
+	kind, err := s.sessionKind(r)
+	if err != nil {
+		return nil, err
+	}
+	one, err := s.findSession(kind, r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+	var given api.Object
+	if err := read(r, &given); err != nil {
+		return nil, err
+	}
+	values, err := api.DecodeMembers(api.FieldMembers(kind.Fields), given)
+	if err != nil {
+		return nil, err
+	}
+	s.patching.Lock()
+	err = one.Change(merge(one.Values(), values)...)
+	s.patching.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return s.session(one, s.hopView())
 }
 
 // whole checks that a value is given for each member that needs one.
@@ -152,10 +211,39 @@ func (s *Server) refreshSession(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := one.Refresh(); err != nil {
+	lifetime, err := lifetimeOf(r)
+	if err == nil {
+		err = one.RefreshFor(lifetime)
+	}
+	if err != nil {
 		return nil, err
 	}
 	return s.session(one, s.hopView())
+}
+
+// refreshSessions refreshes many sessions, and says which are over.
+func (s *Server) refreshSessions(r *http.Request) (any, error) {
+	kind, err := s.sessionKind(r)
+	if err != nil {
+		return nil, err
+	}
+	var want api.RefreshSessions
+	if err := read(r, &want); err != nil {
+		return nil, err
+	}
+	lifetime, err := lifetime("lifetime_seconds", want.Lifetime)
+	if err != nil {
+		return nil, err
+	}
+	out := api.Refreshed{Over: []string{}}
+	for _, id := range want.IDs {
+		if one, err := s.findSession(kind, id); err == nil && one.RefreshFor(lifetime) == nil {
+			out.Refreshed++
+		} else {
+			out.Over = append(out.Over, id)
+		}
+	}
+	return out, nil
 }
 
 func (s *Server) closeSession(r *http.Request) (any, error) {

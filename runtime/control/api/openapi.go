@@ -94,13 +94,20 @@ func (b *builder) sessions(d *abi.Session) {
 	}))
 	at := "/v1/sessions/" + d.Name
 	id := b.param("id", "path", pattern(`^[0-9]+-[0-9]+$`))
+	some := b.name("FieldValues_"+d.Name, b.object(members, d.Fields, input, noneRequired))
+	lifetime := []any{b.param("lifetime", "query", append(typ("number"), Named{"minimum", 0}))}
 	b.path(at, b.paging(), op{"get", "list_" + d.Name, "Open sessions", nil, b.page("Sessions_"+d.Name, out), 200})
-	b.path(at, nil, op{"post", "open_" + d.Name, "Open a session", in, out, 201})
+	b.path(at, lifetime, op{"post", "open_" + d.Name,
+		"Open a session; it ends after so many seconds unless it is refreshed", in, out, 201})
 	b.path(at+"/{id}", []any{id},
 		op{"get", "get_" + d.Name, "One session", nil, out, 200},
+		op{"patch", "change_" + d.Name, "Change some fields of a session, all or nothing", some, out, 200},
 		op{"delete", "close_" + d.Name, "Close a session", nil, nil, 204})
-	b.path(at+"/{id}/refresh", []any{id}, op{"post", "refresh_" + d.Name,
-		"Give a session its whole lifetime and idle time again", nil, out, 200})
+	b.path(at+"/{id}/refresh", append([]any{id}, lifetime...), op{"post", "refresh_" + d.Name,
+		"Give a session its whole lifetime and idle time again, or so many seconds", nil, out, 200})
+	b.path("/v1/refresh/"+d.Name, nil, op{"post", "refresh_many_" + d.Name,
+		"Refresh sessions; those that are over are named", b.fixed(reflect.TypeFor[RefreshSessions]()),
+		b.fixed(reflect.TypeFor[Refreshed]()), 200})
 	b.path("/v1/close/"+d.Name, nil, op{"post", "close_many_" + d.Name, "Close sessions in one step",
 		b.fixed(reflect.TypeFor[CloseSessions]()), b.fixed(reflect.TypeFor[Closed]()), 200})
 }

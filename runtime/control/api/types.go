@@ -213,6 +213,19 @@ type Closed struct {
 	Closed int `json:"closed"`
 }
 
+// RefreshSessions are sessions to refresh.
+type RefreshSessions struct {
+	IDs []string `json:"ids"`
+	// After so many seconds they end unless they are refreshed again; 0: only when their kind says.
+	Lifetime float64 `json:"lifetime_seconds,omitempty"`
+}
+
+// Refreshed says how many sessions were refreshed, and which are over.
+type Refreshed struct {
+	Refreshed int      `json:"refreshed"`
+	Over      []string `json:"over"`
+}
+
 // Group is an open group.
 type Group struct {
 	ID        string `json:"id"` // its key as text: what paths have
