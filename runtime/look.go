@@ -45,8 +45,8 @@ func (r *Relay) Settings() []any {
 	return out
 }
 
-// ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in one
-// slot). It is never 0. A session that was changed has another ID after an adoption.
+// ID identifies the session among all that the relay ever opened, those before an adoption included (but for 2³² in
+// one slot). It is never 0. A session that was changed has another ID after an adoption.
 func (s *Session) ID() uint64 { return uint64(s.born)<<32 | uint64(s.slot) }
 
 // Session returns the open session with an ID; nil where there is none.

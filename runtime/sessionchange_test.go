@@ -117,7 +117,8 @@ func TestSessionChangeRefused(t *testing.T) {
 		}
 		return nil
 	}
-	if err := s.Change(changed(1, 4, "203.0.113.9:7100")...); !errors.Is(err, broken) || !errors.Is(s.Err(), ErrClosed) {
+	err := s.Change(changed(1, 4, "203.0.113.9:7100")...)
+	if !errors.Is(err, broken) || !errors.Is(s.Err(), ErrClosed) {
 		t.Errorf("it can't be restored: %v, %v", err, s.Err())
 	}
 	r.fault = nil

@@ -398,7 +398,8 @@ func (l *live) which(k *kindOf, words []string, all bool) (ids []string, err err
 			return nil, controlError(l.client.Path, err)
 		}
 		for _, s := range sessions {
-			if !slices.ContainsFunc(fields, func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) }) {
+			differs := func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) }
+			if !slices.ContainsFunc(fields, differs) {
 				ids = append(ids, s.ID)
 			}
 		}

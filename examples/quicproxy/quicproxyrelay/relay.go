@@ -460,7 +460,12 @@ func (r *Relay) CloseForwardingSessions(sessions ...*ForwardingSession) error {
 	return r.rt.CloseSessions(all...)
 }
 
-// Fields returns what the session was opened with.
+// Change gives the session other values, as a whole or not at all. Errors are those of OpenForwarding.
+func (s *ForwardingSession) Change(v Forwarding) error {
+	return s.s.Change(v.Src, v.Dst, v.Length, v.A, v.B, v.C, v.From, v.To, v.NewLength, v.NewA, v.NewB, v.NewC)
+}
+
+// Fields returns what the session was opened with, or changed to.
 func (s *ForwardingSession) Fields() Forwarding {
 	v := s.s.Values()
 	return Forwarding{

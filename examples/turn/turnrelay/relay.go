@@ -263,7 +263,12 @@ func (r *Relay) CloseChannelSessions(sessions ...*ChannelSession) error {
 	return r.rt.CloseSessions(all...)
 }
 
-// Fields returns what the session was opened with.
+// Change gives the session other values, as a whole or not at all. Errors are those of OpenChannel.
+func (s *ChannelSession) Change(v Channel) error {
+	return s.s.Change(v.Client, v.Server, v.Number, v.Relayed, v.Peer)
+}
+
+// Fields returns what the session was opened with, or changed to.
 func (s *ChannelSession) Fields() Channel {
 	v := s.s.Values()
 	return Channel{
