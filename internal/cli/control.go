@@ -459,7 +459,7 @@ func (l *live) setSession(k *kindOf, words []string) error {
 	}
 	if len(parts) != 2 || len(parts[1]) == 0 {
 		return usage("which values of which %s?", k.Name).
-			hint("set %[1]s ID NAME=VALUE…, or set %[1]s NAME=VALUE… / NAME=VALUE…: which one, and its new values",
+			hint("set %[1]s ID NAME=VALUE…, or set %[1]s NAME=VALUE… / NAME=VALUE…: which one, its new values",
 				k.Name)
 	}
 	ids, err := l.which(k, parts[0], false)
