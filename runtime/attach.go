@@ -19,12 +19,14 @@ import (
 )
 
 // attachment is a program on an interface: a TCX link where the kernel has them (6.6), else a filter of a clsact qdisc.
-// Both let the next program on the device decide where ours doesn't, and both run after those that were there before.
+// Both let the next program on the device decide where ours doesn't, and both run after those that were there before,
+// unless the attachment is to be first.
 type attachment struct {
 	program string
 	name    string // of the interface when the program was attached; it is looked for when the interface has gone
 	index   int    // 0: lost
 	egress  bool
+	first   bool // before the programs of others
 	mode    AttachMode
 	link    link.Link          // TCX
 	filter  *netlink.BpfFilter // clsact
@@ -61,7 +63,9 @@ func (r *Relay) inNamespace(f func() error) error {
 	return err
 }
 
-func (p *Program) attach(name string, index int) error {
+func (p *Program) attach(name string, index int) error { return p.attachAt(name, index, false) }
+
+func (p *Program) attachAt(name string, index int, first bool) error {
 	r := p.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,6 +101,7 @@ func (p *Program) attach(name string, index int) error {
 		if i >= 0 {
 			a = r.attachments[i]
 		}
+		a.first = first
 		if err := r.attachTo(p, a, l.Attrs()); err != nil {
 			return err
 		}
@@ -139,7 +144,11 @@ func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) erro
 		err = r.attachTCX(p, a)
 	}
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		err = r.attachFilter(p, a)
+		if a.first {
+			err = errors.New("it can't be the first program there without TCX, which Linux has since 6.6; Attach it")
+		} else {
+			err = r.attachFilter(p, a)
+		}
 	}
 	if err != nil {
 		a.index = 0
@@ -181,7 +190,7 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 	if a.egress {
 		at = ebpf.AttachTCXEgress
 	}
-	l, err := link.AttachTCX(link.TCXOptions{Interface: a.index, Program: p.prog, Attach: at, Anchor: link.Tail()})
+	l, err := link.AttachTCX(link.TCXOptions{Interface: a.index, Program: p.prog, Attach: at, Anchor: r.anchor(a)})
 	if err != nil {
 		return err
 	}
@@ -194,6 +203,21 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 		}
 	}
 	return nil
+}
+
+// anchor is the place of an attachment among the programs on its interface. Those of the relay that are first keep
+// their order.
+func (r *Relay) anchor(a *attachment) link.Anchor {
+	if !a.first {
+		return link.Tail()
+	}
+	at := link.Head()
+	for _, b := range r.attachments {
+		if b != a && b.first && b.link != nil && b.index == a.index && b.egress == a.egress {
+			at = link.AfterLink(b.link)
+		}
+	}
+	return at
 }
 
 // filterPrefix begins the name of each of our filters, so that no others are touched.

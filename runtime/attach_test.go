@@ -2,11 +2,15 @@ package runtime
 
 import (
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
@@ -272,6 +276,70 @@ func TestAttachBesideOthers(t *testing.T) {
 	}
 	if q := b.tc(t, "qdisc", "in0"); !strings.Contains(q, "clsact") {
 		t.Error("another program's qdisc is gone")
+	}
+}
+
+// A program that lets no other one have its packets is there. Only a relay that is attached first sees them, also after
+// the interface was made anew; its programs keep their order.
+func TestAttachFirst(t *testing.T) {
+	b := newBench(t)
+	last, first := b.load(t, Options{}), (*Relay)(nil)
+	if err := b.host.Do(func() (err error) {
+		first, err = Load(orderDesc(), build(t), quiet(Options{}))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	greedy, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}, License: "GPL",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer greedy.Close()
+	takeAll := func() {
+		t.Helper()
+		if err := b.host.Do(func() error {
+			l, err := link.AttachTCX(link.TCXOptions{
+				Interface: b.dev.Index, Program: greedy, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+			})
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	order := func() []string { return b.ingress(t, first, "in0", false) }
+	takeAll()
+	if err := last.Program("fwd").Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"out", "fwd"} {
+		if err := first.Program(p).AttachFirst("in0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := order(); !slices.Equal(got, []string{"out", "fwd", "", ""}) {
+		t.Errorf("order %q", got)
+	}
+	b.send(t, 3)
+	until(t, 2*time.Second, "the first relay sees the packets", func() bool { return seen(first) == 3 })
+	if n := seen(last); n > 0 {
+		t.Errorf("%d packets came to the last program", n)
+	}
+	if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
+		t.Fatal(err)
+	}
+	b.dev, b.there = b.join(t, "in0", "out1")
+	until(t, 5*time.Second, "all are attached again, in their order", func() bool {
+		return slices.Equal(order(), []string{"out", "fwd", ""})
+	})
+	old := b.load(t, Options{Clsact: true})
+	if err := old.Program("fwd").AttachFirst("in0"); err == nil || !strings.Contains(err.Error(), "without TCX") {
+		t.Errorf("by clsact: %v", err)
 	}
 }
 

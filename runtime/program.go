@@ -118,6 +118,11 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 // Detach; see [Options.AttachmentChanged].
 func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 
+// AttachFirst is [Program.Attach] before the programs that are there already, such as Cilium's, which let no other
+// program have the packets that they pass. Programs of one relay that are attached so keep their order. It takes TCX
+// (Linux 6.6). A program that is attached already, or was adopted, stays where it is.
+func (p *Program) AttachFirst(iface string) error { return p.attachAt(iface, 0, true) }
+
 // Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more; nothing
 // happens where it isn't attached.
 func (p *Program) Detach(iface string) error {

@@ -55,8 +55,8 @@ func atLeast(names ...string) cobra.PositionalArgs {
 // controlCommands are the commands for relays that run.
 func (a *app) controlCommands() []*cobra.Command {
 	return []*cobra.Command{
-		a.psCommand(), a.showCommand(), a.watchCommand(), a.openCommand(), a.closeCommand(), a.setCommand(),
-		a.refreshCommand(),
+		a.psCommand(), a.checkCommand(), a.showCommand(), a.watchCommand(), a.openCommand(), a.closeCommand(),
+		a.setCommand(), a.refreshCommand(),
 		a.attachCommand("attach", "PUT", "Attach programs of a running relay to interfaces"),
 		a.attachCommand("detach", "DELETE", "Detach programs of a running relay from interfaces"),
 		a.drainCommand(), a.eventsCommand(), a.stopCommand(), a.apiCommand(),
@@ -81,6 +81,22 @@ says): those of ` + "`run --control`" + `, and those of servers that have set Op
 	}
 	a.addControlFlags(cmd, &f, true)
 	return cmd
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	var f controlFlags
+	var alive bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Report whether a running relay is ready, for probes",
+		Long: `Exits with status 0 if the relay forwards packets and takes new sessions: its process answers and renews
+the lease, all interfaces that programs are attached to are there, and it isn't being drained. Otherwise it
+says what is wrong, with status 1. With --alive only the process and its lease count: what a restart helps.`,
+		Example: `  sudo fastrelay-gen check --socket turn`,
+		Args:    exactly(),
+	}
+	cmd.Flags().BoolVar(&alive, "alive", false, "only whether its process answers and renews the lease")
+	return a.onRelay(cmd, &f, func(l *live, _ []string) error { return l.check(alive) })
 }
 
 func (a *app) showCommand() *cobra.Command {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -86,6 +88,49 @@ func (a *app) psLine(ctx context.Context, path string) relayLine {
 	}
 	line.Attached = strings.Join(places, " ")
 	return line
+}
+
+// check returns an error for a relay that isn't ready, or isn't alive.
+func (l *live) check(alive bool) error {
+	fail := func(hint, format string, args ...any) error {
+		return &diag.Diagnostic{Code: codeRelay, Message: l.info.Name + fmt.Sprintf(format, args...), Hint: hint}
+	}
+	state := "ready"
+	if l.info.Lease.Left <= 0 {
+		return fail("its process hangs or is suspended; restart it", "'s lease has lapsed: its packets pass to the stack")
+	}
+	if alive {
+		state = "alive"
+	} else if err := l.ready(fail); err != nil {
+		return err
+	}
+	return l.print(map[string]string{"relay": l.info.Name, "state": state}, l.info.Name+" is "+state+"\n")
+}
+
+func (l *live) ready(fail func(hint, format string, args ...any) error) error {
+	if l.info.Draining {
+		return fail("fastrelay-gen drain --undo has it take new sessions again", " is being drained")
+	}
+	var programs api.Programs
+	if err := l.get("/v1/programs", &programs); err != nil {
+		return err
+	}
+	attached := 0
+	for _, p := range programs.Items {
+		for _, at := range p.Attachments {
+			if !at.Attached {
+				return fail("the program is attached again when an interface of that name appears",
+					": %s isn't attached to %s: %s", p.Name, at.Interface, at.Error)
+			}
+		}
+		if attached += len(p.Attachments); p.Hook == abi.HookCongestion.String() {
+			attached++ // it is registered, not attached
+		}
+	}
+	if attached == 0 {
+		return fail("fastrelay-gen attach PROGRAM=INTERFACE", ": no program is attached")
+	}
+	return nil
 }
 
 // packetRate is what a program sees in a second: copies are not packets that came.

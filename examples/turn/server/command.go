@@ -62,11 +62,21 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return err
 	})
 	flags.Func("user", "`name=password` of a user; may be repeated", func(s string) error {
-		name, password, ok := strings.Cut(s, "=")
-		if !ok || name == "" || password == "" {
-			return errors.New("want name=password")
+		return o.addUser(s)
+	})
+	flags.Func("users", "`file` with a name=password on each line, which no list of processes shows", func(s string) error {
+		text, err := os.ReadFile(s)
+		if err != nil {
+			return err
 		}
-		o.config.Users[name] = password
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimSpace(line); line == "" {
+				continue
+			}
+			if err := o.addUser(line); err != nil {
+				return fmt.Errorf("%s: %w", s, err)
+			}
+		}
 		return nil
 	})
 	flags.Func("interfaces", "`devices` that packets come in through, separated by commas (default: all that are up)",
@@ -75,6 +85,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 			return nil
 		})
 	flags.StringVar(&o.config.Realm, "realm", "fastrelay", "`realm` of the users")
+	flags.BoolVar(&o.config.First, "first", false, "attach before the programs that interfaces have, such as Cilium's")
+	flags.StringVar(&o.config.Control, "control", "", "`path` of the relay's control socket, or a name: that of one "+
+		"in /run/fastrelay")
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
 	flags.DurationVar(&o.config.ChannelLifetime, "channel-lifetime", 0,
 		"`time` after which a channel ends unless refreshed (default 10m)")
@@ -89,12 +102,21 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 		return nil, fmt.Errorf("turn: unexpected argument %q; flags only, see --help", flags.Arg(0))
 	}
 	if len(o.config.Users) == 0 {
-		return nil, errors.New("turn: no user; add --user name=password")
+		return nil, errors.New("turn: no user; add --user name=password or --users FILE")
 	}
 	if len(o.config.Listen) == 0 {
 		o.config.Listen = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:3478")}
 	}
 	return o, nil
+}
+
+func (o *options) addUser(text string) error {
+	name, password, ok := strings.Cut(text, "=")
+	if !ok || name == "" || password == "" {
+		return errors.New("want name=password")
+	}
+	o.config.Users[name] = password
+	return nil
 }
 
 // Command is the turn command: it runs a server until SIGINT or SIGTERM and returns the exit status.

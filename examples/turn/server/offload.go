@@ -8,6 +8,8 @@ import (
 	"net"
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // offload is the kernel's part of a server.
@@ -22,7 +24,7 @@ func startOffload(config Config, log *slog.Logger) *offload {
 	if config.NoOffload {
 		return &offload{why: "it was turned off", log: log}
 	}
-	relay, err := load(config.Interfaces, log)
+	relay, err := load(config, log)
 	if err != nil {
 		log.Warn("channel data stays in user space", "error", err)
 		return &offload{why: err.Error(), log: log}
@@ -32,7 +34,8 @@ func startOffload(config Config, log *slog.Logger) *offload {
 
 // load loads the relay and attaches both programs to each interface: which one a client or a peer is behind is not
 // known before it sends, and may be the same.
-func load(interfaces []string, log *slog.Logger) (*turnrelay.Relay, error) {
+func load(config Config, log *slog.Logger) (*turnrelay.Relay, error) {
+	interfaces := config.Interfaces
 	named := len(interfaces) > 0
 	if !named {
 		var err error
@@ -40,13 +43,21 @@ func load(interfaces []string, log *slog.Logger) (*turnrelay.Relay, error) {
 			return nil, err
 		}
 	}
-	relay, err := turnrelay.Load(turnrelay.Options{Logger: log})
+	opt := turnrelay.Options{Logger: log}
+	if config.Control != "" {
+		opt.Control = control.Socket(config.Control)
+	}
+	relay, err := turnrelay.Load(opt)
 	if err != nil {
 		return nil, err
 	}
+	attach := (*runtime.Program).Attach
+	if config.First {
+		attach = (*runtime.Program).AttachFirst
+	}
 	attached := 0
 	for _, name := range interfaces {
-		err := errors.Join(relay.ToPeer.Attach(name), relay.ToClient.Attach(name))
+		err := errors.Join(attach(relay.ToPeer.Program, name), attach(relay.ToClient.Program, name))
 		switch {
 		case err == nil:
 			attached++

@@ -30,6 +30,10 @@ type Config struct {
 	// Interfaces are the devices that channel data and peers' datagrams come in through. Without any: all Ethernet
 	// devices that are up.
 	Interfaces []string
+	// First attaches the relay before the programs that interfaces have, such as Cilium's.
+	First bool
+	// Control is the path of the relay's control socket, or the name of one in /run/fastrelay. "": there is none.
+	Control string
 	// ChannelLifetime and AllocationLifetime end what clients don't refresh. 0: 10 minutes, as the RFC has it.
 	ChannelLifetime, AllocationLifetime time.Duration
 	// Logger logs what happens. nil: slog.Default.
