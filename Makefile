@@ -16,7 +16,7 @@ PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/ab
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check portable test test-kernels fresh bench curves experiment demo fuzz fuzz-specs release tools quic test-quic quic-upstream quic-hooks clean
+.PHONY: help build generate golden check portable test test-kernels fresh bench curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does 
 
 quic-hooks: quic ## each hook of the fork left out once: its test has to fail
 	@cd runtime/quic && $(GO) run ./cmd/hookcheck
+
+image: ## a container image of a server with its relay in dist/, without Docker; SERVER=./examples/turn, VERSION=v0.1.0, ARCH=arm64
+	@$(GO) run ./tools/image $(if $(SERVER),-server $(SERVER)) $(if $(VERSION),-version $(VERSION)) $(if $(ARCH),-arch $(ARCH))
 
 release: ## static binaries for Linux, macOS and Windows in dist/, with checksums; VERSION=v0.1.0 says the version
 	@$(GO) run ./tools/release -version '$(VERSION)' -o dist

@@ -6,34 +6,28 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	"debug/elf"
 	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"golang.org/x/mod/semver"
+
+	"github.com/fastrelay/fastrelay-gen/tools/binary"
 )
 
-// target is a system that binaries are built for.
-type target struct{ system, processor string }
-
-var targets = []target{
-	{"linux", "amd64"}, {"linux", "arm64"}, {"darwin", "amd64"}, {"darwin", "arm64"}, {"windows", "amd64"},
+var targets = []binary.Target{
+	{System: "linux", Processor: "amd64"}, {System: "linux", Processor: "arm64"},
+	{System: "darwin", Processor: "amd64"}, {System: "darwin", Processor: "arm64"},
+	{System: "windows", Processor: "amd64"},
 }
 
 const (
-	command = "github.com/fastrelay/fastrelay-gen/cmd/fastrelay-gen"
-	stamp   = "github.com/fastrelay/fastrelay-gen/internal/cli.release"
-
 	sumsName    = "SHA256SUMS"
 	othersName  = "THIRD_PARTY_LICENSES"
 	licenseName = "LICENSE"
@@ -53,7 +47,7 @@ func main() {
 }
 
 // release builds all targets from the tree in root.
-func release(ctx context.Context, root, version, out string, targets []target) error {
+func release(ctx context.Context, root, version, out string, targets []binary.Target) error {
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return fmt.Errorf("%q is not a version: say for example make release VERSION=v0.1.0", version)
 	}
@@ -66,11 +60,11 @@ func release(ctx context.Context, root, version, out string, targets []target) e
 	}
 	var names []string
 	for _, t := range targets {
-		name := fmt.Sprintf("fastrelay-gen_%s_%s_%s", version, t.system, t.processor)
-		if t.system == "windows" {
+		name := fmt.Sprintf("fastrelay-gen_%s_%s_%s", version, t.System, t.Processor)
+		if t.System == "windows" {
 			name += ".exe"
 		}
-		if err := build(ctx, root, version, filepath.Join(out, name), t); err != nil {
+		if err := binary.Build(ctx, root, version, filepath.Join(out, name), binary.Command, t); err != nil {
 			return err
 		}
 		names = append(names, name)
@@ -79,7 +73,7 @@ func release(ctx context.Context, root, version, out string, targets []target) e
 	if err != nil {
 		return err
 	}
-	others, err := licenses(ctx, root, targets)
+	others, err := binary.Licenses(ctx, root, targets, binary.Command)
 	if err != nil {
 		return err
 	}
@@ -113,102 +107,6 @@ func empty(dir string) error {
 		}
 	}
 	return nil
-}
-
-// goCommand runs the go command for a target, and returns its standard output.
-func goCommand(ctx context.Context, root string, t target, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOARM64=v8.0", "GOOS="+t.system,
-		"GOARCH="+t.processor)
-	var problems strings.Builder
-	cmd.Stderr = &problems
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, fmt.Errorf("%s/%s: go %s: %w\n%s", t.system, t.processor, args[0], err, problems.String())
-	}
-	return out, nil
-}
-
-// build builds one binary. Neither the folder nor the state of a repository is recorded in it: the version is.
-func build(ctx context.Context, root, version, binary string, t target) error {
-	_, err := goCommand(ctx, root, t, "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X "+stamp+"="+version,
-		"-o", binary, command)
-	if err != nil {
-		return err
-	}
-	if t.system != "linux" { // on others, programs call the system through its libraries
-		return nil
-	}
-	return static(binary)
-}
-
-// static returns an error for a Linux binary that needs a loader or a library.
-func static(binary string) error {
-	f, err := elf.Open(binary)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	libraries, err := f.ImportedLibraries()
-	if err != nil {
-		return err
-	}
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP || len(libraries) > 0 {
-			return fmt.Errorf("%s is not a static binary: it needs a loader and %q", binary, libraries)
-		}
-	}
-	return nil
-}
-
-var licensePattern = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
-
-// licenses returns the license texts of all modules that the binaries consist of, and of Go.
-func licenses(ctx context.Context, root string, targets []target) ([]byte, error) {
-	modules := map[string]string{} // module and version -> folder
-	for _, t := range targets {
-		out, err := goCommand(ctx, root, t, "list", "-deps",
-			"-f",
-			"{{if .Module}}{{if not .Module.Main}}{{.Module.Path}} {{.Module.Version}}\t{{.Module.Dir}}{{end}}{{end}}",
-			command)
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(string(out)) {
-			if name, dir, ok := strings.Cut(strings.TrimSpace(line), "\t"); ok {
-				modules[name] = dir
-			}
-		}
-	}
-	goroot, err := goCommand(ctx, root, targets[0], "env", "GOROOT")
-	if err != nil {
-		return nil, err
-	}
-	modules["The Go standard library"] = strings.TrimSpace(string(goroot))
-	text := []byte("The binaries contain these modules, under their licenses.\n")
-	for _, name := range slices.Sorted(maps.Keys(modules)) {
-		entries, err := os.ReadDir(modules[name])
-		if err != nil {
-			return nil, err
-		}
-		found := false
-		for _, e := range entries {
-			if e.IsDir() || !licensePattern.MatchString(e.Name()) {
-				continue
-			}
-			content, err := os.ReadFile(filepath.Join(modules[name], e.Name()))
-			if err != nil {
-				return nil, err
-			}
-			found = true
-			text = fmt.Appendf(text, "\n==== %s: %s\n\n%s\n", name, e.Name(), strings.TrimSpace(string(content)))
-		}
-		if !found {
-			return nil, fmt.Errorf("module %s has no license file: it can't be part of a release", name)
-		}
-	}
-	return text, nil
 }
 
 // sums writes the checksums of all files, as sha256sum does.
