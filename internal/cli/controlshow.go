@@ -97,7 +97,8 @@ func (l *live) check(alive bool) error {
 	}
 	state := "ready"
 	if l.info.Lease.Left <= 0 {
-		return fail("its process hangs or is suspended; restart it", "'s lease has lapsed: its packets pass to the stack")
+		return fail("its process hangs or is suspended; restart it",
+			"'s lease has lapsed: its packets pass to the stack")
 	}
 	if alive {
 		state = "alive"

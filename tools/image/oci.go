@@ -50,8 +50,8 @@ func layer(entries []entry) ([]byte, error) {
 	w := tar.NewWriter(&out)
 	for _, e := range entries {
 		h := &tar.Header{
-			Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.content)), ModTime: time.Unix(0, 0),
-			Format: tar.FormatPAX,
+			Name: e.name, Mode: e.mode, Uid: e.owner, Gid: e.owner, Size: int64(len(e.content)),
+			ModTime: time.Unix(0, 0), Format: tar.FormatPAX,
 		}
 		if e.privileged {
 			h.PAXRecords = map[string]string{xattr + "security.capability": capability()}

@@ -69,8 +69,8 @@ func extract(t *testing.T, layer []byte, root string) {
 }
 
 // start runs the image as the kubelet has it run for the manifest in deploy/kubernetes: as the user of the image, on a
-// file system that can't be written, with the host's network; with these capabilities, which a user other than root only
-// gets by a file that has them, and without new privileges (allowPrivilegeEscalation: false).
+// file system that can't be written, with the host's network; with these capabilities, which a user other than root
+// only gets by a file that has them, and without new privileges (allowPrivilegeEscalation: false).
 func start(t *testing.T, host *testnet.Host, capabilities []string, args ...string) *container {
 	t.Helper()
 	layer, image := unpacked(t)
@@ -142,7 +142,8 @@ func (c *container) id() string { return fmt.Sprintf("fastrelay-%d", os.Getpid()
 // have others, or none.
 func (c *container) runc(args ...string) *exec.Cmd {
 	const script = `mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec runc "$@"`
-	return exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "runc", "--root", c.state}, args...)...)
+	return exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, "runc", "--root", c.state},
+		args...)...)
 }
 
 // tool runs fastrelay-gen in the container, as an exec probe does, and wants a status.
@@ -244,7 +245,7 @@ func exchange(t *testing.T, client *turnlab.Client, number uint16, peer *net.UDP
 	}
 }
 
-// packets returns what a program has sent.
+// sent returns how many packets a program has sent.
 func (c *container) sent(program string) (n uint64) {
 	c.Helper()
 	var p struct {
