@@ -18,8 +18,8 @@ func (a *app) diagramCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diagram SPEC",
 		Short: "Draw a spec: the layout of its headers, and what its programs decide",
-		Long: `diagram prints a picture of a spec. Headers are drawn as in RFCs, 32 bits a row. A program is drawn as its
-decision: headers, conditions, rows and rules from the top to the bottom, and beside each of them where packets end,
+		Long: `diagram prints a picture of a spec. Headers are drawn as in RFCs, 32 bits a row. A program is drawn as
+its decision: headers, conditions, rows and rules from the top to the bottom, and beside each of them where packets end,
 with all reasons that they are counted under. --header and --program choose one; without them, the picture has all
 headers that the spec declares and all programs.
 

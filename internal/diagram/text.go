@@ -20,7 +20,7 @@ var unaryOps = map[spec.ExprOp]string{spec.OpNot: "!", spec.OpInv: "^", spec.OpN
 func expression(e *spec.Expr) string {
 	switch e.Op {
 	case spec.OpInt:
-		return literal(spec.Literal{Int: e.Int})
+		return Literal(spec.Literal{Int: e.Int})
 	case spec.OpBool:
 		return pick(e.Int != 0, "true", "false")
 	case spec.OpName:
@@ -62,7 +62,7 @@ func constraint(c *spec.Constraint) string {
 	switch c.Op {
 	case spec.IsAnd, spec.IsOr:
 		if low, high, ok := interval(c); ok {
-			return literal(low) + " to " + literal(high)
+			return Literal(low) + " to " + Literal(high)
 		}
 		var args []string
 		for _, a := range c.Args {
@@ -70,7 +70,7 @@ func constraint(c *spec.Constraint) string {
 		}
 		return strings.Join(args, pick(c.Op == spec.IsAnd, " and ", " or "))
 	}
-	return constraintOps[c.Op] + literal(c.Value)
+	return constraintOps[c.Op] + Literal(c.Value)
 }
 
 // interval recognises >=a & <=b.
@@ -85,7 +85,8 @@ func interval(c *spec.Constraint) (low, high spec.Literal, ok bool) {
 	return a.Value, b.Value, a.Op == spec.IsGe && b.Op == spec.IsLe
 }
 
-func literal(l spec.Literal) string {
+// Literal writes a literal as a person would.
+func Literal(l spec.Literal) string {
 	switch l.Kind {
 	case spec.LitInt:
 		if l.Int < 256 {
