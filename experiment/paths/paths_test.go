@@ -1,8 +1,6 @@
 package paths
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -112,34 +110,6 @@ func TestOutage(t *testing.T) {
 	}
 	if _, err := outage(frames[:4], at); err == nil {
 		t.Error("a video that doesn't go on is taken for one that does")
-	}
-}
-
-// The browser is spoken to in messages that end with a zero byte, and answers among events.
-func TestBrowserMessages(t *testing.T) {
-	commands, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer commands.Close()
-	replies := "{\"method\":\"Target.targetCreated\"}\x00" +
-		"{\"id\":1,\"result\":{\"result\":{\"type\":\"number\",\"value\":7}}}\x00" +
-		"{\"id\":2,\"error\":{\"message\":\"no page\"}}\x00"
-	b := &browser{in: in, session: "s", replies: bufio.NewReader(strings.NewReader(replies))}
-	value := 0
-	if err := b.evaluate("3+4", &value); err != nil || value != 7 {
-		t.Error(value, err)
-	}
-	if err := b.evaluate("3+4", &value); err == nil || err.Error() != "Runtime.evaluate: no page" {
-		t.Error(err)
-	}
-	in.Close()
-	sent, err := io.ReadAll(commands)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := bytes.Count(sent, []byte{0}); n != 2 || !bytes.Contains(sent, []byte(`"sessionId":"s"`)) {
-		t.Errorf("%q", sent)
 	}
 }
 

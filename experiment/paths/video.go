@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/examples/paths/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/paths/router"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
+	"github.com/fastrelay/fastrelay-gen/internal/test/browser"
 	"github.com/fastrelay/fastrelay-gen/internal/test/caddy"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
@@ -140,11 +141,11 @@ func watch(
 		flags = append(flags, "--disable-quic")
 	}
 	url := fmt.Sprintf("https://%s/?segment=%v", hostName, segment.Seconds())
-	b, err := startBrowser(ctx, l.Client, url, flags...)
+	b, err := browser.Start(ctx, l.Client, url, flags...)
 	if err != nil {
 		return r, err
 	}
-	defer b.close()
+	defer b.Close()
 	length := segments * segment
 	var failed *failure
 	deadline := time.Now().Add(3*length + time.Minute)
@@ -158,11 +159,11 @@ func watch(
 			return r, ctx.Err()
 		case <-time.After(100 * time.Millisecond):
 		}
-		if err := b.evaluate("window.result", &text); err != nil {
+		if err := b.Evaluate("window.result", &text); err != nil {
 			return r, err
 		}
 		at := 0.0
-		if err := b.evaluate("document.querySelector('video')?.currentTime", &at); err != nil {
+		if err := b.Evaluate("document.querySelector('video')?.currentTime", &at); err != nil {
 			return r, err
 		}
 		if v.fails && failed == nil && at >= length.Seconds()/2 {

@@ -67,6 +67,11 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if opt.control != "" {
 		options.Control = &control.Server{Path: opt.control, Stop: stop}
 	}
+	site, err := openSite(opt)
+	if err != nil {
+		return err
+	}
+	defer site.close()
 	var relay *runtime.Relay
 	load := func() (err error) {
 		relay, err = runtime.Load(&desc, r.Object(), options)
@@ -82,7 +87,12 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if err != nil {
 		return errors.Join(runError(r.Explain(err)), t.close(a))
 	}
-	err = a.serve(ctx, relay, in, opt)
+	in.page, err = site.serve(ctx, r, relay)
+	if err == nil {
+		err = a.serve(ctx, relay, in, opt)
+	}
+	stop()
+	site.wait()
 	return errors.Join(err, runErrorOrNil(relay.Close()), t.close(a))
 }
 
@@ -145,7 +155,7 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 		}
 	}
 	if a.machine && opt.events { // standard error is JSON as well
-		if err := json.NewEncoder(a.err).Encode(attachments(relay)); err != nil {
+		if err := json.NewEncoder(a.err).Encode(attachments(relay, in)); err != nil {
 			return outputError(err)
 		}
 	} else {
@@ -171,7 +181,7 @@ func adopted(s sessionInput, err error) bool {
 }
 
 // attachments is what is attached where, for machines.
-func attachments(relay *runtime.Relay) any {
+func attachments(relay *runtime.Relay, in *runInput) any {
 	type attachment struct {
 		Program   string `json:"program"`
 		Interface string `json:"interface"`
@@ -179,7 +189,8 @@ func attachments(relay *runtime.Relay) any {
 	}
 	out := struct {
 		Attached []attachment `json:"attached"`
-	}{[]attachment{}}
+		Page     string       `json:"page,omitempty"`
+	}{[]attachment{}, in.page}
 	for _, p := range relay.Programs() {
 		for _, at := range p.Attachments() {
 			out.Attached = append(out.Attached, attachment{p.Name(), at.Interface, fmt.Sprint(at.Mode)})
@@ -207,7 +218,11 @@ func attached(relay *runtime.Relay, in *runInput) string {
 	if len(open) > 0 {
 		text += fmt.Sprintf(" %s open.", strings.Join(open, ", "))
 	}
-	return text + " Ctrl-C detaches."
+	text += " Ctrl-C detaches."
+	if in.page != "" {
+		text += "\nThere is a page about it at " + in.page
+	}
+	return text
 }
 
 // attachmentText says that an interface has gone, or come again.

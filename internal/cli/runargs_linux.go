@@ -10,6 +10,7 @@ import (
 
 // What `run` takes on the command line, in the values of package runtime.
 type runInput struct {
+	page     string // the address of the page about the relay, or ""
 	attach   []attachment
 	settings map[string]any
 	sessions []sessionInput

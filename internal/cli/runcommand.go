@@ -17,6 +17,9 @@ type runOptions struct {
 	control, pin string
 	detach       bool
 
+	http       string // the address of a page
+	httpPublic bool   // other machines may read it
+
 	once, events bool
 	traffic      bool
 	rate         int // packets a second of --traffic
@@ -49,8 +52,13 @@ each priority level all get the same value.
 
 With --control the relay has a control socket: show, watch, open, close and so on look at it and change it. With
 --detach it goes on in the background after the command has returned, until stop; it is pinned, so that another run
-of the same command takes it over when its process was killed.`,
+of the same command takes it over when its process was killed.
+
+With --http there is a page for a browser: what the programs decide, with live rates, a plot of the last ten minutes,
+sessions and groups. It changes nothing. Every user of this machine can read it; --http-public allows an address that
+other machines reach, too. Port 0 is a free one.`,
 		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
+  sudo fastrelay-gen run examples/turn/spec.cue --traffic --http 127.0.0.1:8080
   sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
       --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 ` +
 			`relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
@@ -84,6 +92,8 @@ of the same command takes it over when its process was killed.`,
 		"put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
 	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come")
 	flags.StringVar(&opt.control, "control", "", "make a control socket: its path, or a name in "+api.DefaultFolder)
+	flags.StringVar(&opt.http, "http", "", "serve a page about the relay at this address, for example 127.0.0.1:8080")
+	flags.BoolVar(&opt.httpPublic, "http-public", false, "the page's address may be one that other machines reach")
 	flags.BoolVar(&opt.detach, "detach", false, "leave the relay running in the background, until stop")
 	flags.StringVar(&opt.pin, "pin", "",
 		"keep the relay's state in this folder of the bpf file system, or take over what is there")

@@ -12,6 +12,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -39,10 +40,24 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peer)
 }
 
-// handler serves all paths.
-func (s *Server) handler() http.Handler {
+// View serves what a control socket shows of a relay, and nothing that changes it, until ctx ends: programs with rates,
+// sessions, groups, tables, counters, next hops. Events are left out, since who reads them takes them out of the ring.
+// View doesn't ask who wants to know: the caller decides who may.
+func View(ctx context.Context, r *runtime.Relay) http.Handler {
+	s := &Server{relay: r, rates: newRates(r)}
+	go s.rates.run(ctx)
 	mux := http.NewServeMux()
-	for path, f := range map[string]func(*http.Request) (any, error){
+	for path, f := range s.paths() {
+		if strings.HasPrefix(path, "GET ") {
+			mux.HandleFunc(path, answering(f))
+		}
+	}
+	return mux
+}
+
+// paths are those that answer with a value.
+func (s *Server) paths() map[string]func(*http.Request) (any, error) {
+	return map[string]func(*http.Request) (any, error){
 		"GET /v1":                                               s.overview,
 		"GET /v1/programs":                                      s.programs,
 		"GET /v1/programs/{program}":                            s.program,
@@ -71,11 +86,22 @@ func (s *Server) handler() http.Handler {
 		"DELETE /v1/tables/{table}/{key}":                       s.deleteRow,
 		"PUT /v1/programs/{program}/attachments/{interface}":    s.attach,
 		"DELETE /v1/programs/{program}/attachments/{interface}": s.detach,
-	} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			out, err := f(r)
-			answer(w, out, err)
-		})
+	}
+}
+
+// answering serves a path that answers with a value.
+func answering(f func(*http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		out, err := f(r)
+		answer(w, out, err)
+	}
+}
+
+// handler serves all paths.
+func (s *Server) handler() http.Handler {
+	mux := http.NewServeMux()
+	for path, f := range s.paths() {
+		mux.HandleFunc(path, answering(f))
 	}
 	mux.HandleFunc("POST /v1/drain", s.drain)
 	mux.HandleFunc("POST /v1/stop", s.stop)

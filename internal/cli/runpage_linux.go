@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/page"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
+)
+
+// site is the page about a relay (run --http). Its methods do nothing where there is none.
+type site struct {
+	listener net.Listener // nil: there is no page
+	public   bool
+	wg       sync.WaitGroup
+}
+
+// openSite opens the page's address, before anything is loaded.
+func openSite(opt runOptions) (*site, error) {
+	s := &site{public: opt.httpPublic}
+	if opt.http == "" {
+		if opt.httpPublic {
+			return nil, usage("--http-public needs --http").see("fastrelay-gen run --help")
+		}
+		return s, nil
+	}
+	l, err := (&page.Page{Public: opt.httpPublic}).Listen(opt.http)
+	switch {
+	case errors.Is(err, page.ErrNotLoopback):
+		return nil, usage("--http %v", err).
+			hint("--http 127.0.0.1:8080, or --http-public if others may see the addresses of all sessions")
+	case err != nil:
+		return nil, &diag.Diagnostic{Code: codeRun, Message: "--http " + opt.http + ": " + err.Error(),
+			Hint: "--http 127.0.0.1:0 takes a free port"}
+	}
+	s.listener = l
+	return s, nil
+}
+
+func (s *site) close() {
+	if s.listener != nil {
+		_ = s.listener.Close() // if it is closed already, so much the better
+	}
+}
+
+// serve serves the page until ctx ends, and returns its address.
+func (s *site) serve(ctx context.Context, r *build.Result, relay *runtime.Relay) (string, error) {
+	if s.listener == nil {
+		return "", nil
+	}
+	p, err := page.New(r.Spec, r.Plan, control.View(ctx, relay))
+	if err != nil {
+		return "", err
+	}
+	p.Public = s.public
+	s.wg.Go(func() { p.Serve(ctx, s.listener) })
+	return "http://" + s.listener.Addr().String() + "/", nil
+}
+
+// wait waits until nobody reads the relay for the page, after ctx has ended.
+func (s *site) wait() { s.wg.Wait() }
