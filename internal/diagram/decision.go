@@ -64,7 +64,7 @@ type decider struct {
 }
 
 // stage adds a stage that consists of parts of the spec.
-func (d *decider) stage(s *Stage, parts ...any) *Stage {
+func (d *decider) stage(s *Stage, parts ...any) {
 	n := len(d.Stages)
 	d.Stages = append(d.Stages, s)
 	d.last = append(d.last, false)
@@ -79,7 +79,6 @@ func (d *decider) stage(s *Stage, parts ...any) *Stage {
 			}
 		})
 	}
-	return s
 }
 
 // otherwise adds the stage of packets that no rule takes.
@@ -124,11 +123,12 @@ func (d *decider) stages(p *spec.Program) {
 		d.stage(&Stage{Title: plural(len(p.Lookups), "row"), Conditions: lookups(p.Lookups)}, p.Lookups)
 	}
 	for i, r := range p.Rules {
-		title := fmt.Sprintf("rule %d", i+1)
-		if len(p.Rules) == 1 && !selective(r) {
-			title = "do"
+		d.rule(fmt.Sprintf("rule %d", i+1), r, false)
+	}
+	if len(p.Rules) == 1 && !selective(p.Rules[0]) {
+		for _, s := range d.Stages {
+			s.Title = pick(s.Title == "rule 1", "do", s.Title)
 		}
-		d.rule(title, r, false)
 	}
 	if n := len(p.Rules); n > 0 && selective(p.Rules[n-1]) {
 		d.otherwise(&Stage{Title: "no rule"}, p.Name.Pos)

@@ -115,16 +115,7 @@ func (p *decisionPicture) stage(n int, s *Stage, y int) (box, all int) {
 		}
 		p.text(x, at, strings.TrimPrefix(l[0], indent), l[1])
 	}
-	if len(exits.groups) > 0 {
-		from := left + width
-		trunk := exitsLeft - 26
-		first, last := exits.groups[0], exits.groups[len(exits.groups)-1]
-		p.path(fmt.Sprintf("M%d %dH%d", from, first, trunk), `stroke="`+line+`" stroke-width="1.5" fill="none"`)
-		p.path(fmt.Sprintf("M%d %dV%d", trunk, first, last), `stroke="`+line+`" stroke-width="1.5" fill="none"`)
-		for _, g := range exits.groups {
-			p.arrow(trunk, g, exitsLeft-2, g)
-		}
-	}
+	exits.arrows(left + width)
 	return height, max(height, exits.y-y)
 }
 
@@ -180,6 +171,21 @@ func (l *exitList) place(exits []Exit) {
 	}
 	if len(exits) > 0 {
 		l.y += chipHeight + 4
+	}
+}
+
+// arrows lead from the right side of the stage's box to each kind.
+func (l *exitList) arrows(from int) {
+	if len(l.groups) == 0 {
+		return
+	}
+	const style = `stroke="` + line + `" stroke-width="1.5" fill="none"`
+	trunk := l.x - 26
+	first, last := l.groups[0], l.groups[len(l.groups)-1]
+	l.p.path(fmt.Sprintf("M%d %dH%d", from, first, trunk), style)
+	l.p.path(fmt.Sprintf("M%d %dV%d", trunk, first, last), style)
+	for _, g := range l.groups {
+		l.p.arrow(trunk, g, l.x-2, g)
 	}
 }
 

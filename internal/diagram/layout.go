@@ -49,7 +49,6 @@ type layout struct {
 	fields []*spec.Field
 	bytes  int  // from the header's first byte, or from the end of the last field of variable size
 	moved  bool // there was one
-	rows   int  // that were drawn
 	short  [][2]string
 }
 

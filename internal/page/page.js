@@ -10,7 +10,7 @@ const minutes = 10;
 
 const state = {
 	program: '', reason: '', // what is plotted; no reason: all kinds
-	programs: [], samples: [], decisions: {},
+	started: '', programs: [], samples: [], decisions: {},
 };
 
 const find = (selector) => document.querySelector(selector);
@@ -219,6 +219,11 @@ function showFacts(relay) {
 async function look() {
 	const last = state.samples.length ? state.samples[state.samples.length - 1].time : 0;
 	const [relay, programs, history] = await Promise.all([get('v1'), get('v1/programs'), get(`history.json?after=${last}`)]);
+	if (state.started && state.started !== relay.started) {
+		location.reload(); // another relay has this address now
+		return;
+	}
+	state.started = relay.started;
 	state.programs = programs.items;
 	state.samples = state.samples.concat(history.samples).slice(-(minutes * 60 + 1));
 	if (!state.program && state.programs.length) state.program = (state.programs.find((p) => p.attachments.length) || state.programs[0]).name;
