@@ -91,8 +91,8 @@ Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l).`,
 	}
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(
-		a.initCommand(), a.buildCommand(), a.vetCommand(), a.fmtCommand(), a.testCommand(), a.runCommand(),
-		a.explainCommand(), a.dumpCommand(), a.diagramCommand(), a.docCommand(),
+		a.initCommand(), a.buildCommand(), a.vetCommand(), a.fmtCommand(), a.testCommand(), a.tryCommand(),
+		a.runCommand(), a.explainCommand(), a.dumpCommand(), a.diagramCommand(), a.docCommand(),
 		a.dissectorCommand(), a.doctorCommand(), a.versionCommand(),
 		a.completionCommand(root),
 	)

@@ -65,6 +65,19 @@ var (
 		"$ fastrelay-gen dissector spec.cue     # only standard headers are in its stacks",
 		"$ fastrelay-gen dissector spec.cue")
 
+	codeCapture = diag.Define("FR0530", "a capture can't be read",
+		"`try` reads pcap and pcapng files, also compressed by gzip. The file is something else, or it is damaged or\n"+
+			"cut off: then the packets in front of that place were tried.",
+		"$ fastrelay-gen try spec.cue spec.cue",
+		"$ fastrelay-gen try spec.cue capture.pcapng")
+
+	codeNoTest = diag.Define("FR0531", "a packet that no test can have",
+		"`try --test` writes a packet as a test of the spec. The capture has only its first bytes, its link layer isn't\n"+
+			"one that programs get packets from, or a test can't express what the program does with it: the message\n"+
+			"says which.",
+		"$ fastrelay-gen try spec.cue capture.pcapng --test 3     # captured with -s 64",
+		"$ fastrelay-gen try spec.cue capture.pcapng --test 4")
+
 	codeRelay = diag.Define("FR0525", "a running relay can't be asked, or refuses",
 		"A command for a running relay found no control socket, may not use it, or was refused: the message\n"+
 			"says what is wrong with which value. `fastrelay-gen ps` lists the relays of this machine.",

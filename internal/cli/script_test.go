@@ -54,6 +54,7 @@ func scripts(t *testing.T, dir string) {
 			programs, _, _ := strings.Cut(env.Getenv("PATH"), string(os.PathListSeparator))
 			env.Setenv("SELF", filepath.Join(programs, "fastrelay-gen"))
 			env.Setenv("EXAMPLES", filepath.Join(root, "examples"))
+			env.Setenv("CAPTURES", filepath.Join(root, "internal/capture/testdata"))
 			env.Setenv("PIN", fmt.Sprintf("/sys/fs/bpf/script-%d", os.Getpid()))
 			env.Setenv("LAB", filepath.Join(root, "runtime/control/testdata/spec.cue"))
 			return nil

@@ -372,3 +372,24 @@ func (s *Span) changes(came, left []byte, o *Span) (all []Change) {
 	}
 	return all
 }
+
+// Complete completes a checksum that the sender has left to its device: the field holds the sum of the pseudo-header
+// only, which is what a capture at the sender has. It reports whether there is one.
+func (hs *Headers) Complete(frame []byte, spans []*Span) ([]byte, bool) {
+	i, p := hs.partial(frame, spans)
+	if p == nil {
+		return frame, false
+	}
+	s := &scope{hs, bytes.Clone(frame), spans[:i+1]}
+	pseudo, err := s.pseudo(p.Field.Checksum)
+	if err != nil {
+		return frame, false
+	}
+	full, err := s.checksum(p)
+	got := p.Get(frame).Int % 0xffff
+	if err != nil || got != uint64(fold(pseudo))%0xffff || got == uint64(full)%0xffff {
+		return frame, false
+	}
+	p.Put(s.frame, Uint(uint64(full)))
+	return s.frame, true
+}
