@@ -232,6 +232,21 @@ func TestExamplesOfMessages(t *testing.T) {
 	}
 }
 
+// captures are those of package capture's tests.
+var captures, _ = filepath.Abs("../internal/capture/testdata") // an error shows where they are read
+
+// place puts a capture into the workplace.
+func place(t *testing.T, capture string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(captures, capture))
+	if err == nil {
+		err = os.WriteFile("capture.pcapng", text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // workplace is a folder to run commands in.
 func workplace(t *testing.T) {
 	t.Helper()
@@ -249,6 +264,7 @@ func workplace(t *testing.T) {
 		}
 	}
 	t.Chdir(dir)
+	place(t, "dumpcap.pcapng")
 }
 
 // commands runs the examples of a code of the command line. What `run` does when all is right takes a device: the
@@ -295,6 +311,8 @@ func spoil(t *testing.T, code diag.Code) {
 		}
 	}
 	switch code {
+	case "FR0531":
+		place(t, "short.pcap")
 	case "FR0501":
 		write("turnrelay/relay.go", "package turnrelay // written by hand\n", 0o644)
 	case "FR0519":
