@@ -19,6 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/experiment/congestion"
 	"github.com/fastrelay/fastrelay-gen/experiment/gate"
 	"github.com/fastrelay/fastrelay-gen/experiment/paths"
+	"github.com/fastrelay/fastrelay-gen/experiment/tree"
 	"github.com/fastrelay/fastrelay-gen/experiment/trial"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
@@ -29,6 +30,7 @@ var experiments = map[string]func(context.Context, *trial.Book) error{
 	"congestion": congestion.Run,
 	"gate":       gate.Run,
 	"paths":      paths.Run,
+	"tree":       tree.Run,
 }
 
 func main() {
@@ -36,6 +38,7 @@ func main() {
 	turnlab.Main()
 	congestion.Main()
 	gate.Main()
+	tree.Main()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx); err != nil {
