@@ -107,8 +107,10 @@ func restricted(t *testing.T, pod *corev1.PodSpec, c *corev1.Container) {
 	}
 }
 
-func TestTURN(t *testing.T) {
-	objects := decode(t, "turn.yaml")
+// daemonSet reads a manifest, and checks what all have in common.
+func daemonSet(t *testing.T, file string) ([]runtime.Object, *corev1.PodSpec, *corev1.Container) {
+	t.Helper()
+	objects := decode(t, file)
 	set := find[*appsv1.DaemonSet](t, objects)
 	pod := &set.Spec.Template.Spec
 	c := &pod.Containers[0]
@@ -121,18 +123,25 @@ func TestTURN(t *testing.T) {
 			t.Errorf("%s: %v: a relay that is being drained is alive, but not ready", name, command)
 		}
 	}
+	if !pod.HostNetwork || set.Spec.UpdateStrategy.RollingUpdate.MaxSurge.IntValue() != 0 {
+		t.Error("it hasn't the node's network, or two pods would have it")
+	}
+	if class := find[*schedulingv1.PriorityClass](t, objects); class.Name != pod.PriorityClassName {
+		t.Errorf("the priority class is %s, not %s", class.Name, pod.PriorityClassName)
+	}
+	return objects, pod, c
+}
+
+func TestTURN(t *testing.T) {
+	objects, pod, c := daemonSet(t, "turn.yaml")
 	drain := tool(t, "preStop", c.Lifecycle.PreStop.Exec)
 	limit, err := time.ParseDuration(drain[slices.Index(drain, "--limit")+1])
 	grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second
 	if err != nil || grace < limit+20*time.Second {
 		t.Errorf("%v for the end of the pod, and %v of them to drain it: %v", grace, limit, err)
 	}
-	if !pod.HostNetwork || c.Ports[0].HostPort != c.Ports[0].ContainerPort ||
-		set.Spec.UpdateStrategy.RollingUpdate.MaxSurge.IntValue() != 0 {
-		t.Error("two pods of a node would listen at one port, or none of them at the node's")
-	}
-	if class := find[*schedulingv1.PriorityClass](t, objects); class.Name != pod.PriorityClassName {
-		t.Errorf("the priority class is %s, not %s", class.Name, pod.PriorityClassName)
+	if c.Ports[0].HostPort != c.Ports[0].ContainerPort {
+		t.Error("on the node's network, a container's ports are the node's")
 	}
 	if s := find[*corev1.Secret](t, objects); s.Name != pod.Volumes[1].Secret.SecretName {
 		t.Errorf("the secret is %s", s.Name)
@@ -152,6 +161,24 @@ func TestTURN(t *testing.T) {
 	var problem bytes.Buffer
 	if status := server.Command(append(args, "--help"), io.Discard, &problem); status != 0 {
 		t.Errorf("turn %v: %s", args, problem.String())
+	}
+}
+
+// The gate is pinned in a folder of the node's BPF file system, which its init container gives to its user.
+func TestGate(t *testing.T) {
+	_, pod, c := daemonSet(t, "gate.yaml")
+	pins := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "pins" })]
+	if !strings.HasPrefix(pins.HostPath.Path, "/sys/fs/bpf/") || *pins.HostPath.Type != corev1.HostPathDirectoryOrCreate {
+		t.Errorf("pins are in %+v", pins.HostPath)
+	}
+	mount := c.VolumeMounts[slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "pins" })]
+	if mount.MountPath != "/sys/fs/bpf" || !slices.Contains(c.Args, "-pin=/sys/fs/bpf/gate") {
+		t.Errorf("pins are mounted at %s; flags %v", mount.MountPath, c.Args)
+	}
+	first := pod.InitContainers[0]
+	if *first.SecurityContext.RunAsUser != 0 || first.VolumeMounts[0].Name != "pins" ||
+		!strings.Contains(strings.Join(first.Command, " "), "chown 65532:65532 "+first.VolumeMounts[0].MountPath) {
+		t.Errorf("the init container %+v doesn't give the folder to user 65532", first)
 	}
 }
 

@@ -32,6 +32,8 @@ func main() {
 	flag.DurationVar(&c.Idle, "idle", 6*time.Minute, "how long a watched connection may be silent")
 	flag.BoolVar(&c.Closed, "closed", false, "refuse new connections while this process is dead; needs -pin")
 	flag.StringVar(&c.PinPath, "pin", "", "`folder` in a BPF file system where a successor finds the gate")
+	flag.BoolVar(&c.First, "first", false, "attach before the programs that interfaces have, such as Cilium's")
+	flag.StringVar(&c.Control, "control", "", "`path` of the control socket, or a name in /run/fastrelay")
 	root := flag.String("root", ".", "`folder` to serve, without -watch")
 	certificate := flag.String("certificate", "certificate.pem", "the server's certificate, without -watch")
 	key := flag.String("key", "key.pem", "its private key")

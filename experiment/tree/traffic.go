@@ -83,7 +83,7 @@ type tally struct {
 }
 
 // bin is how finely arrivals are counted.
-const bin = 20 * time.Millisecond
+const bin = 100 * time.Millisecond
 
 func newSink(host *testnet.Host, at netip.AddrPort, receivers int) (*sink, error) {
 	conn, err := udp(host, func() (*net.UDPConn, error) { return net.ListenUDP("udp4", net.UDPAddrFromAddrPort(at)) })

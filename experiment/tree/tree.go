@@ -35,8 +35,8 @@ const (
 // The variants. Those in which a relay is killed differ in where its successor has its receivers from.
 const (
 	undisturbed = "undisturbed"
-	pinned      = "killed, pinned"
-	rebuilt     = "killed, rebuilt"
+	pinned      = "killed and adopted"
+	rebuilt     = "killed and rebuilt"
 	capacity    = "capacity"
 	joins       = "joins"
 )
@@ -246,6 +246,6 @@ func summarize(b *trial.Book) error {
 		b.Printf("A relay whose receivers were rebuilt: every receiver below it has lost %.1f packets, %.0f ms of the "+
 			"stream.\n", each, 1000*each/rate)
 	}
-	return errors.Join(err, b.Lines("tree.png", "copies below the relay", "1/s", undisturbed, pinned, rebuilt),
+	return errors.Join(err, b.Averages("tree.png", "copies below the relay", "1/s", undisturbed, pinned, rebuilt),
 		b.Spread("copies.png", "copies", "1/s"))
 }

@@ -15,22 +15,26 @@ import (
 	"testing"
 )
 
-// built is the archive of an image of examples/turn.
-var built = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "image-test")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	return build(filepath.Join(dir, "turn.tar"))
-})
+// built are the archives of images of examples.
+var built = map[string]func() ([]byte, error){"turn": once("turn"), "gate": once("gate")}
 
-func build(out string) ([]byte, error) {
+func once(server string) func() ([]byte, error) {
+	return sync.OnceValues(func() ([]byte, error) {
+		dir, err := os.MkdirTemp("", "image-test")
+		if err != nil {
+			return nil, err
+		}
+		defer os.RemoveAll(dir)
+		return build(server, filepath.Join(dir, server+".tar"))
+	})
+}
+
+func build(server, out string) ([]byte, error) {
 	tree, err := filepath.Abs("../..")
 	if err != nil {
 		return nil, err
 	}
-	im := image{server: "./examples/turn", version: "v0.9.0", processor: runtime.GOARCH}
+	im := image{server: "./examples/" + server, version: "v0.9.0", processor: runtime.GOARCH}
 	ctx, stop := contextWithTimeout()
 	defer stop()
 	if err := im.write(ctx, tree, out); err != nil {
@@ -59,9 +63,9 @@ func files(text []byte) (map[string]*tar.Header, map[string][]byte, error) {
 }
 
 // unpacked follows an image from its index to the layer, and returns that with what the configuration says.
-func unpacked(t *testing.T) (layer []byte, c config) {
+func unpacked(t *testing.T, server string) (layer []byte, c config) {
 	t.Helper()
-	text, err := built()
+	text, err := built[server]()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +110,7 @@ func unpacked(t *testing.T) (layer []byte, c config) {
 
 // The image has two static binaries and their licenses, nothing else, and runs as a user without a name.
 func TestImage(t *testing.T) {
-	layer, c := unpacked(t)
+	layer, c := unpacked(t, "turn")
 	if c.Config.User != "65532:65532" || strings.Join(c.Config.Entrypoint, " ") != "/turn" ||
 		c.Architecture != runtime.GOARCH || c.OS != "linux" {
 		t.Errorf("configuration %+v", c)
@@ -128,11 +132,11 @@ func TestImage(t *testing.T) {
 
 // The same tree gives the same bytes.
 func TestReproducible(t *testing.T) {
-	first, err := built()
+	first, err := built["turn"]()
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := build(filepath.Join(t.TempDir(), "again.tar"))
+	second, err := build("turn", filepath.Join(t.TempDir(), "again.tar"))
 	if err != nil {
 		t.Fatal(err)
 	}

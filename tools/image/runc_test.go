@@ -38,10 +38,11 @@ var three = []string{"CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"}
 // container is a container that runc runs in the network of a host.
 type container struct {
 	*testing.T
-	state string // runc's folder
-	cmd   *exec.Cmd
-	log   bytes.Buffer
-	ended chan error
+	server string
+	state  string // runc's folder
+	cmd    *exec.Cmd
+	log    bytes.Buffer
+	ended  chan error
 }
 
 // extract writes the files of a layer, with their attributes.
@@ -71,15 +72,28 @@ func extract(t *testing.T, layer []byte, root string) {
 // start runs the image as the kubelet has it run for the manifest in deploy/kubernetes: as the user of the image, on a
 // file system that can't be written, with the host's network; with these capabilities, which a user other than root
 // only gets by a file that has them, and without new privileges (allowPrivilegeEscalation: false).
-func start(t *testing.T, host *testnet.Host, capabilities []string, args ...string) *container {
+// pins, if any, is the folder of the machine's BPF file system that the container has as its own.
+func start(t *testing.T, server string, host *testnet.Host, capabilities []string, pins string,
+	args ...string) *container {
 	t.Helper()
-	layer, image := unpacked(t)
+	layer, image := unpacked(t, server)
 	bundle, sockets := t.TempDir(), t.TempDir()
 	if err := os.Chmod(sockets, 0o777); err != nil { // as an emptyDir is
 		t.Fatal(err)
 	}
 	extract(t, layer, filepath.Join(bundle, "rootfs"))
 	type object = map[string]any
+	mounts := []object{
+		{"destination": "/proc", "type": "proc", "source": "proc"},
+		{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755"}},
+		{"destination": "/sys", "type": "sysfs", "source": "sysfs",
+			"options": []string{"nosuid", "noexec", "nodev", "ro"}},
+		{"destination": "/run/fastrelay", "type": "bind", "source": sockets, "options": []string{"bind"}},
+	}
+	if pins != "" {
+		mounts = append(mounts,
+			object{"destination": "/sys/fs/bpf", "type": "bind", "source": pins, "options": []string{"rbind"}})
+	}
 	text, err := json.Marshal(object{
 		"ociVersion": "1.0.2",
 		"process": object{
@@ -89,14 +103,8 @@ func start(t *testing.T, host *testnet.Host, capabilities []string, args ...stri
 				"bounding": capabilities, "effective": capabilities, "permitted": capabilities,
 			},
 		},
-		"root": object{"path": "rootfs", "readonly": true},
-		"mounts": []object{
-			{"destination": "/proc", "type": "proc", "source": "proc"},
-			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "mode=755"}},
-			{"destination": "/sys", "type": "sysfs", "source": "sysfs",
-				"options": []string{"nosuid", "noexec", "nodev", "ro"}},
-			{"destination": "/run/fastrelay", "type": "bind", "source": sockets, "options": []string{"bind"}},
-		},
+		"root":   object{"path": "rootfs", "readonly": true},
+		"mounts": mounts,
 		"linux": object{
 			"namespaces": []object{
 				{"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"},
@@ -110,7 +118,7 @@ func start(t *testing.T, host *testnet.Host, capabilities []string, args ...stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &container{T: t, state: t.TempDir(), ended: make(chan error, 1)}
+	c := &container{T: t, server: server, state: t.TempDir(), ended: make(chan error, 1)}
 	c.cmd = c.runc("run", "--bundle", bundle, c.id())
 	c.cmd.Stdout, c.cmd.Stderr = &c.log, &c.log
 	if err := testnet.StartChild(c.cmd); err != nil {
@@ -172,7 +180,7 @@ func (c *container) ready() {
 			c.Fatal("the server has ended")
 		default:
 		}
-		return c.runc("exec", c.id(), "/fastrelay-gen", "check", "--socket", "turn").Run() == nil
+		return c.runc("exec", c.id(), "/fastrelay-gen", "check", "--socket", c.server).Run() == nil
 	}); err != nil {
 		c.Fatal(err)
 	}
@@ -279,7 +287,7 @@ func TestContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	users := "--user=" + turnlab.User + "=" + turnlab.Password
-	c := start(t, l.Relay, three, "--realm", turnlab.Realm, users, "--control", "turn", "--first",
+	c := start(t, "turn", l.Relay, three, "", "--realm", turnlab.Realm, users, "--control", "turn", "--first",
 		"--interfaces", "eth0,eth1", "--listen", fmt.Sprintf("%v:%d", l.RelayInAddr.V4, turnPort),
 		"--relay", l.RelayOutAddr.V4.String())
 	c.ready()
@@ -340,7 +348,7 @@ func TestContainerWithoutCapability(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := start(t, l.Relay, three[1:], "--user", "a=b")
+	c := start(t, "turn", l.Relay, three[1:], "", "--user", "a=b")
 	select {
 	case err := <-c.ended:
 		c.ended <- err
@@ -349,5 +357,56 @@ func TestContainerWithoutCapability(t *testing.T) {
 		}
 	case <-time.After(wait):
 		t.Error("the server runs")
+	}
+}
+
+// A relay that is pinned is killed with its container. The next one, as the same user, adopts what it left, in a folder
+// of the BPF file system that an init container has given to that user.
+func TestPinnedContainer(t *testing.T) {
+	needs.Root(t)
+	l, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pins := fmt.Sprintf("/sys/fs/bpf/container-%d", os.Getpid())
+	if err := errors.Join(os.Mkdir(pins, 0o700), os.Chown(pins, user, user)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(pins); err != nil {
+			t.Error(err)
+		}
+	})
+	run := func() *container {
+		c := start(t, "gate", l.Relay, three, pins, "-watch", "-interface", "eth0", "-first", "-pin", "/sys/fs/bpf/gate",
+			"-control", "gate")
+		c.ready()
+		return c
+	}
+	totals := func() string {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(pins, "gate", "*", "*totals*"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("the table totals isn't pinned: %v", err)
+		}
+		out, err := exec.CommandContext(t.Context(), "bpftool", "-j", "map", "show", "pinned", files[0]).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	first := run()
+	before := totals()
+	if err := first.runc("kill", first.id(), "KILL").Run(); err != nil {
+		t.Fatal(err)
+	}
+	err = <-first.ended
+	first.ended <- err
+	second := run()
+	if after := totals(); after != before {
+		t.Errorf("the second container has another table:\n%s\n%s", before, after)
+	}
+	if text := second.tool(0, "ps", "--socket", "gate"); !strings.Contains(text, "long=eth0") {
+		t.Errorf("programs are not attached:\n%s", text)
 	}
 }

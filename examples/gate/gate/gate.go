@@ -15,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -35,6 +36,8 @@ type Config struct {
 	Closed  bool
 	PinPath string        // where a successor finds the gate; "": nowhere
 	Lease   time.Duration // how long the kernel takes a dead process for alive; 0: one second
+	First   bool          // attach before the programs that interfaces have, such as Cilium's
+	Control string        // path of the control socket, or a name in /run/fastrelay; "": there is none
 	Logger  *slog.Logger  // nil: slog.Default
 }
 
@@ -121,6 +124,9 @@ func (g *Gate) load(c Config) (err error) {
 	if c.PinPath != "" {
 		opt.Linger = linger
 	}
+	if c.Control != "" {
+		opt.Control = control.Socket(c.Control)
+	}
 	if g.relay, err = gaterelay.Load(opt); err != nil {
 		return err
 	}
@@ -133,13 +139,19 @@ func (g *Gate) load(c Config) (err error) {
 	if err := g.rows(); err != nil {
 		return err
 	}
+	attach := (*runtime.Program).Attach
+	if c.First {
+		attach = (*runtime.Program).AttachFirst
+	}
+	programs := []*runtime.Program{g.relay.Long.Program, g.relay.Short.Program, g.relay.Tiny.Program}
+	if c.Watch {
+		programs = append(programs, g.relay.Answer.Program, g.relay.Reply.Program)
+	}
 	for _, name := range c.Interfaces {
-		err := errors.Join(g.relay.Long.Attach(name), g.relay.Short.Attach(name), g.relay.Tiny.Attach(name))
-		if c.Watch {
-			err = errors.Join(err, g.relay.Answer.Attach(name), g.relay.Reply.Attach(name))
-		}
-		if err != nil {
-			return err
+		for _, p := range programs {
+			if err := attach(p, name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
