@@ -15,8 +15,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 )
 
 // Config says what a gate does.
