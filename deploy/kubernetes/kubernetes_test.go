@@ -168,10 +168,12 @@ func TestTURN(t *testing.T) {
 func TestGate(t *testing.T) {
 	_, pod, c := daemonSet(t, "gate.yaml")
 	pins := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "pins" })]
-	if !strings.HasPrefix(pins.HostPath.Path, "/sys/fs/bpf/") || *pins.HostPath.Type != corev1.HostPathDirectoryOrCreate {
+	if !strings.HasPrefix(pins.HostPath.Path, "/sys/fs/bpf/") ||
+		*pins.HostPath.Type != corev1.HostPathDirectoryOrCreate {
 		t.Errorf("pins are in %+v", pins.HostPath)
 	}
-	mount := c.VolumeMounts[slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "pins" })]
+	i := slices.IndexFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "pins" })
+	mount := c.VolumeMounts[i]
 	if mount.MountPath != "/sys/fs/bpf" || !slices.Contains(c.Args, "-pin=/sys/fs/bpf/gate") {
 		t.Errorf("pins are mounted at %s; flags %v", mount.MountPath, c.Args)
 	}

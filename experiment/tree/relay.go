@@ -118,8 +118,8 @@ const groups = "/v1/groups/receivers"
 
 func (n *node) group() string { return groups + "/" + api.Escape(n.server.String()) }
 
-// install gives the relay the receivers that it should have, and reports whether it had them already. This is all that a
-// controller does, for a relay that starts, and for one that takes another one's place.
+// install gives the relay the receivers that it should have, and reports whether it had them already. This is all that
+// a controller does, for a relay that starts, and for one that takes another one's place.
 func (n *node) install(ctx context.Context) (had bool, err error) {
 	var g api.Group
 	err = n.client.Get(ctx, n.group(), &g)
@@ -184,8 +184,8 @@ type replacement struct {
 	adopted bool          // from what its predecessor had pinned
 }
 
-// replace kills a relay's process and starts another one in its place, as a supervisor does that waits for it, and gives
-// it its receivers. Without pins, nothing of the first one is left.
+// replace kills a relay's process and starts another one in its place, as a supervisor does that waits for it, and
+// gives it its receivers. Without pins, nothing of the first one is left.
 func (n *node) replace(ctx context.Context) (r replacement, err error) {
 	n.kill()
 	n.client.Close()

@@ -19,7 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// small is a tree for tests: 7 relays, 40 receivers. The copies of a packet fit into the queue that a machine comes with.
+// small is a tree for tests: 7 relays, 40 receivers. The copies of a packet fit into the queue that a machine comes
+// with.
 var small = shape{middle: 2, edges: 2, receivers: 10}
 
 // A relay in the middle is killed and replaced: its successor has its receivers from what was pinned, and no receiver

@@ -378,8 +378,8 @@ func TestPinnedContainer(t *testing.T) {
 		}
 	})
 	run := func() *container {
-		c := start(t, "gate", l.Relay, three, pins, "-watch", "-interface", "eth0", "-first", "-pin", "/sys/fs/bpf/gate",
-			"-control", "gate")
+		c := start(t, "gate", l.Relay, three, pins, "-watch", "-interface", "eth0", "-first", "-pin",
+			"/sys/fs/bpf/gate", "-control", "gate")
 		c.ready()
 		return c
 	}
