@@ -1,5 +1,5 @@
 // Package tree is the experiment "tree": one publisher, relays on three levels, and a thousand receivers. A relay in
-// the middle is killed and replaced; what a tree delivers, what joining costs, and what it takes in memory are measured.
+// the middle is killed and replaced; what a tree delivers, what joining costs, and its memory are measured.
 package tree
 
 import (
@@ -55,9 +55,9 @@ func Run(ctx context.Context, b *trial.Book) error {
 		return err
 	}
 	b.Parallel = 1 // there are no other processors
-	b.Printf("%d relays in the middle, %d at the edge, %d receivers; %d copies of a packet of %d bytes of RTP. %d packets "+
-		"a second where a relay is replaced.\n", large.middle, large.middle*large.edges, large.all(), large.copies(),
-		packetSize, rate)
+	b.Printf("%d relays in the middle, %d at the edge, %d receivers; %d copies of a packet of %d bytes of RTP. "+
+		"%d packets a second where a relay is replaced.\n", large.middle, large.middle*large.edges, large.all(),
+		large.copies(), packetSize, rate)
 	err = b.Alternate(ctx, variants, func(ctx context.Context, variant string, _ int) (r trial.Result, err error) {
 		t, err := build(ctx, large, variant == pinned)
 		if err != nil {
