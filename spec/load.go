@@ -20,7 +20,8 @@ import (
 
 // Loading has these steps; each goes on after its mistakes as far as that makes sense:
 //
-//	parse      the file as CUE; imports and attributes that would read other files are refused
+//	parse      the file as CUE; imports and attributes that would read other files are refused, and the import of the
+//	           schema, which is for editors, is taken out (import.go)
 //	evaluate   the user's value, alone (cueerror.go makes CUE's errors readable)
 //	shape      against the schema (shape.go)
 //	decode     into the typed spec: names, forms, expressions, constraints (decode.go, program.go, testcase.go)
@@ -73,6 +74,9 @@ func LoadFile(name string) (*Spec, *diag.List) {
 	}
 	return Load(name, src)
 }
+
+// Schema returns the schema's text.
+func Schema() []byte { return []byte(schemaText) }
 
 // Source returns the text of a file that comes with the language (a position of a standard header names it), or nil.
 func Source(file string) []byte {
@@ -172,7 +176,7 @@ func (l *loader) load(src []byte) (s *Spec) {
 		l.syntaxError(f, err, src)
 		return nil
 	}
-	if !l.allowed(f) {
+	if l.withoutSchema(f); !l.allowed(f) {
 		return nil
 	}
 	l.syntax, l.known, l.src = f, declared(f), src
@@ -262,7 +266,7 @@ func (l *loader) allowed(f *ast.File) bool {
 		name, err := strconv.Unquote(spec.Path.Value)
 		if err != nil || !slices.Contains(packages, name) {
 			l.add(codeImport, l.nodePos(spec.Path), "%s can't be imported", spec.Path.Value).
-				WithHint("packages that can: %s", strings.Join(packages, ", "))
+				WithHint("packages that can: %s, and the schema: %q", strings.Join(packages, ", "), SchemaImport)
 		}
 	}
 	ast.Walk(f, func(n ast.Node) bool {

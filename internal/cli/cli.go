@@ -93,7 +93,7 @@ Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l).`,
 	root.AddCommand(
 		a.initCommand(), a.buildCommand(), a.vetCommand(), a.fmtCommand(), a.testCommand(), a.tryCommand(),
 		a.runCommand(), a.explainCommand(), a.dumpCommand(), a.diagramCommand(), a.docCommand(),
-		a.dissectorCommand(), a.doctorCommand(), a.versionCommand(),
+		a.dissectorCommand(), a.schemaCommand(), a.lspCommand(), a.doctorCommand(), a.versionCommand(),
 		a.completionCommand(root),
 	)
 	root.AddCommand(a.controlCommands()...)

@@ -40,6 +40,17 @@ func moduleVersion(info *debug.BuildInfo) string {
 	return version
 }
 
+// thisVersion is the version of this binary, as far as anything says it.
+func thisVersion() string {
+	if release != "" {
+		return release
+	}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		return moduleVersion(info)
+	}
+	return ""
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -57,12 +68,9 @@ func (a *app) version(ctx context.Context, format string) error {
 	if err := a.setFormat(format); err != nil {
 		return err
 	}
-	v := versions{Module: release, Language: spec.Language, Runtime: abi.Version, Clang: doctor.Clang(ctx)}
+	v := versions{Module: thisVersion(), Language: spec.Language, Runtime: abi.Version, Clang: doctor.Clang(ctx)}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		v.Go = info.GoVersion
-		if v.Module == "" {
-			v.Module = moduleVersion(info)
-		}
 	}
 	v.Kernel, _, _ = doctor.Release()
 	if format == "json" {
