@@ -10,9 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +31,7 @@ const (
 	wait   = 10 * time.Second
 	brief  = 3 * time.Second // how long a channel lives where its end is awaited
 	usual  = 10 * time.Minute
+	hold   = 2 * time.Second // how long sessions of a helper that was killed live
 )
 
 // bed is coturn with the relay and the helper, between clients and peers.
@@ -113,7 +116,7 @@ func newBed(t *testing.T, lifetime time.Duration) *bed {
 		"--db", filepath.Join(dir, "turndb"), "--pidfile", filepath.Join(dir, "pid"), "--log-file", "stdout",
 		fmt.Sprintf("--channel-lifetime=%d", int(lifetime.Seconds())))
 	b.helper = b.start("ready", "/usr/bin/python3", "helper.py", "--interface", "eth0", "--socket", socket,
-		"--channel-lifetime", strconv.Itoa(int(lifetime.Seconds())))
+		"--channel-lifetime", strconv.Itoa(int(lifetime.Seconds())), "--hold", strconv.Itoa(int(hold.Seconds())))
 	return b
 }
 
@@ -248,17 +251,46 @@ func TestRefreshWithZero(t *testing.T) {
 	}
 }
 
-// A helper that is started anew closes what it doesn't know; those channels go on in the server, and come back into the
-// kernel when their client has a new allocation.
-func TestHelperRestarted(t *testing.T) {
+// The sessions of a helper that was killed end by themselves, and their packets go through the server again. A helper
+// that is started anew takes over when the client has a new allocation.
+func TestHelperKilled(t *testing.T) {
 	b := newBed(t, usual)
 	c, peer := b.client()
+	for began := time.Now(); time.Since(began) < 2*hold; { // it is refreshed
+		if !b.passes(c, peer) {
+			t.Fatal("a packet of an open channel went through the server")
+		}
+	}
 	b.check(b.helper.cmd.Process.Kill())
 	if !b.passes(c, peer) {
 		t.Error("a packet of an open channel went through the server")
 	}
-	b.start("ready", "/usr/bin/python3", b.helper.cmd.Args[len(b.helper.cmd.Args)-7:]...)
+	b.until("the channel ends in the kernel", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
+	if b.passes(c, peer) {
+		t.Error("the kernel sends for a channel that no helper refreshes")
+	}
+	args := b.helper.cmd.Args
+	b.start("ready", "/usr/bin/python3", args[slices.Index(args, "helper.py"):]...)
 	if b.passes(c, peer) {
 		t.Error("the kernel sends for a channel that the helper doesn't know")
 	}
+	c2, peer2 := b.client()
+	if !b.passes(c2, peer2) {
+		t.Error("a packet of an open channel went through the server")
+	}
+}
+
+// What an operator closes stays closed until the client binds the channel again. A helper that is ended closes its
+// sessions.
+func TestClosedByOperator(t *testing.T) {
+	b := newBed(t, usual)
+	c, peer := b.client()
+	b.check(b.relay.Runtime().CloseSessions(slices.Collect(b.relay.Runtime().Sessions())...))
+	if b.passes(c, peer) {
+		t.Error("the kernel sends for a session that was closed")
+	}
+	b.check(c.Bind(number, peer.LocalAddr().(*net.UDPAddr).AddrPort()))
+	b.until("the channel is in the kernel", func() bool { return b.relay.Runtime().OpenSessions("channel") == 1 })
+	b.check(b.helper.cmd.Process.Signal(syscall.SIGTERM))
+	b.until("the channel has left the kernel", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
 }

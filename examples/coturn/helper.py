@@ -5,7 +5,7 @@ coturn's log, its command line and its Redis messages don't have the numbers of 
 clients and server say to each other from a packet socket, and opens and closes sessions of the relay of examples/turn
 by its control socket. It needs CAP_NET_RAW, and the relay's user. Without it, all packets pass to the server.
 """
-import argparse, functools, ctypes, heapq, http.client, ipaddress, json, select, signal, socket, struct, sys, time
+import argparse, functools, ctypes, http.client, ipaddress, json, select, signal, socket, struct, sys, time
 
 COOKIE = 0x2112A442
 ALLOCATE, REFRESH, CHANNEL_BIND = 0x0003, 0x0004, 0x0009  # requests; RFC 8656 §18
@@ -83,31 +83,29 @@ class Relay(http.client.HTTPConnection):
                     say(f"the relay can't be asked: {e}")
         return 0, {}
 
-    def open(self, fields):
-        status, answer = self.ask("POST", "/v1/sessions/channel", fields)
+    def open(self, fields, lifetime):
+        path = f"/v1/sessions/channel?lifetime={lifetime}"
+        status, answer = self.ask("POST", path, fields)
         if status == 409 and answer.get("other"):  # a channel of before that ended unnoticed
             self.ask("DELETE", f"/v1/sessions/channel/{answer['other']}")
-            status, answer = self.ask("POST", "/v1/sessions/channel", fields)
+            status, answer = self.ask("POST", path, fields)
         if status != 201:
             say(f"channel {fields['number']:#x} of {fields['client']} stays with the server: {answer.get('detail')}")
             return None
         say(f"channel {fields['number']:#x}: {fields['client']} to {fields['peer']} by {fields['relayed']}")
         return answer["id"]
 
-    def clear(self):
-        """Closes what a helper before this one has left: nobody knows when those channels end."""
-        while sessions := self.ask("GET", "/v1/sessions/channel?limit=1000")[1].get("items"):
-            if self.ask("POST", "/v1/close/channel", {"ids": [s["id"] for s in sessions]})[0] != 200:
-                return
+    def refresh(self, sessions, lifetime):
+        """Has sessions end after some seconds, unless they are refreshed again. Returns those that have ended."""
+        body = {"ids": sessions, "lifetime_seconds": lifetime}
+        return self.ask("POST", "/v1/refresh/channel", body)[1].get("over", [])
 
 
 class Helper:
-    def __init__(self, relay, port, channel_lifetime):
-        self.relay, self.port, self.channel_lifetime = relay, port, channel_lifetime
+    def __init__(self, relay, port, channel_lifetime, hold):
+        self.relay, self.port, self.channel_lifetime, self.hold = relay, port, channel_lifetime, hold
         self.pending = {}      # (client, server, transaction): (until, type, attributes of the request)
         self.allocations = {}  # (client, server): [ends, relayed address, {number: [ends, peer, session]}]
-        self.timers = []       # a heap of (when, allocation's key)
-        self.due = {}          # allocation's key: when to look at it next
 
     def packet(self, packet, outgoing):
         if not (parts := datagram(packet)):
@@ -133,29 +131,36 @@ class Helper:
         elif asked == REFRESH:
             self.allocations[key][0] = now + answer.get(LIFETIME, 600)
         elif asked == CHANNEL_BIND and CHANNEL_NUMBER in request and XOR_PEER in request:
-            _, relayed, channels = self.allocations[key]
+            ends, relayed, channels = self.allocations[key]
             number, peer = request[CHANNEL_NUMBER], request[XOR_PEER]
-            session = channels[number][2] if number in channels else None
-            if not session or self.relay.ask("GET", f"/v1/sessions/channel/{session}")[0] == 404:
+            if number in channels and channels[number][1] != peer:  # the server has ended that one a moment ago
+                self.end(key, number, channels.pop(number))
+            channel = channels.setdefault(number, [0, peer, None])
+            channel[0] = now + self.channel_lifetime
+            left = min(ends - now, self.channel_lifetime, self.hold)
+            if not channel[2] or self.relay.refresh([channel[2]], left):
                 fields = {"client": key[0], "server": key[1], "number": number, "relayed": relayed, "peer": peer}
-                session = self.relay.open(fields)
-            channels[number] = [now + self.channel_lifetime, peer, session]
-        self.expire(key)
+                channel[2] = self.relay.open(fields, left)
+        self.keep(key)
 
-    def expire(self, key):
-        """Closes what has ended, and notes when to look again."""
-        now, (ends, _, channels) = time.monotonic(), self.allocations[key]
-        if ends <= now:
-            return self.drop(key)
-        for number in [n for n, c in channels.items() if c[0] <= now]:
-            self.end(key, number, channels.pop(number))
-        due = min([ends] + [c[0] for c in channels.values()])
-        if due < self.due.get(key, float("inf")):
-            self.due[key] = due
-            heapq.heappush(self.timers, (due, key))
+    def keep(self, *keys):
+        """Closes what has ended, and refreshes the rest: sessions of a helper that was killed end by themselves."""
+        now, sessions = time.monotonic(), {}
+        for key in keys:
+            ends, _, channels = self.allocations[key]
+            for number, channel in list(channels.items()):
+                left = min(min(ends, channel[0]) - now, self.hold)
+                if left <= 0:
+                    self.end(key, number, channels.pop(number))
+                elif channel[2]:
+                    sessions.setdefault(left, {})[channel[2]] = channel
+            if ends <= now:
+                self.drop(key)
+        for left, those in sessions.items():
+            for over in self.relay.refresh(list(those), left):
+                those[over][2] = None  # an operator has closed it: the client's next ChannelBind opens it again
 
     def drop(self, key):
-        self.due.pop(key, None)
         for number, channel in self.allocations.pop(key, (0, 0, {}))[2].items():
             self.end(key, number, channel)
 
@@ -164,15 +169,6 @@ class Helper:
         if channel[2]:
             self.relay.ask("DELETE", f"/v1/sessions/channel/{channel[2]}")
 
-    def wait(self):
-        """Returns how long until something ends."""
-        while self.timers and self.timers[0][0] <= time.monotonic():
-            when, key = heapq.heappop(self.timers)
-            if self.due.get(key) == when:
-                del self.due[key]
-                self.expire(key)
-        return max(self.timers[0][0] - time.monotonic(), 0) if self.timers else None
-
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -180,20 +176,24 @@ def main():
     p.add_argument("--socket", required=True, help="the control socket of the relay")
     p.add_argument("--port", type=int, default=3478, help="of the TURN server")
     p.add_argument("--channel-lifetime", type=float, default=600, help="seconds, as the server has it")
+    p.add_argument("--hold", type=float, default=15, help="seconds until sessions of a killed helper end")
     args = p.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and finally
     packets, relay = packet_socket(args.interface), Relay("relay")
     relay.path = args.socket
-    helper = Helper(relay, args.port, args.channel_lifetime)
-    relay.clear()
+    helper, look = Helper(relay, args.port, args.channel_lifetime, args.hold), 0
     say("ready")
     try:
         while True:
-            if select.select([packets], [], [], helper.wait())[0]:
+            if select.select([packets], [], [], helper.hold / 4)[0]:
                 data, source = packets.recvfrom(65535)
                 helper.packet(data, source[2] == socket.PACKET_OUTGOING)
+            if time.monotonic() >= look:
+                look = time.monotonic() + helper.hold / 4
+                helper.keep(*helper.allocations)
     finally:
-        relay.clear()
+        for key in list(helper.allocations):
+            helper.drop(key)
 
 
 if __name__ == "__main__":
