@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	goruntime "runtime"
 	"slices"
 	"strings"
@@ -107,6 +108,7 @@ func (p *Program) attachAt(name string, index int, first bool) error {
 		}
 		if i < 0 {
 			r.attachments = append(r.attachments, a)
+			r.say(slog.LevelInfo, "a program is attached", "program", a.program, "interface", a.name, "how", a.mode)
 		} else {
 			r.note(a)
 		}
@@ -378,7 +380,9 @@ func (r *Relay) detach(match func(*attachment) bool) error {
 			if err := r.detachOne(a); err != nil {
 				errs = append(errs, fmt.Errorf("detach %s from %s: %w", a.program, a.name, err))
 				rest = append(rest, a)
+				continue
 			}
+			r.say(slog.LevelInfo, "a program is detached", "program", a.program, "interface", a.name)
 		}
 		r.attachments = rest
 		return errors.Join(errs...)

@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -97,6 +98,7 @@ func (r *Relay) Register() error {
 		}
 	}
 	r.registered = l
+	r.say(slog.LevelInfo, "a congestion control is registered", "name", r.algorithm())
 	return nil
 }
 
@@ -157,6 +159,7 @@ func (r *Relay) unregister() error {
 		return fmt.Errorf("unregister %q: %w", r.algorithm(), err)
 	}
 	r.registered = nil
+	r.say(slog.LevelInfo, "a congestion control isn't registered any more", "name", r.algorithm())
 	return nil
 }
 

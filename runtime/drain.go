@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 )
 
 // ErrDraining is returned where a session, a group or a receiver would be opened while the relay is being drained.
@@ -24,6 +25,8 @@ func (r *Relay) Drain(ctx context.Context) error {
 	r.lists.mu.Lock()
 	if !r.draining.on {
 		r.draining = drainState{on: true, done: make(chan struct{})}
+		r.say(slog.LevelInfo, "a relay is being drained", "sessions", len(r.sessions), "receivers",
+			r.lists.receivers())
 	}
 	done := r.draining.done
 	r.noteDrained()
@@ -55,7 +58,10 @@ func (r *Relay) EndDrain() {
 	defer r.mu.Unlock()
 	r.lists.mu.Lock()
 	defer r.lists.mu.Unlock()
-	r.draining.on = false
+	if r.draining.on {
+		r.draining.on = false
+		r.say(slog.LevelInfo, "a relay takes new sessions again")
+	}
 }
 
 // Draining reports whether the relay refuses new sessions, groups and receivers.
@@ -91,5 +97,6 @@ func (r *Relay) noteDrained() {
 	case <-r.draining.done:
 	default:
 		close(r.draining.done)
+		r.say(slog.LevelInfo, "a relay is drained")
 	}
 }

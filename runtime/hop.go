@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"net/netip"
 	"strconv"
@@ -148,6 +149,7 @@ type hop struct {
 	now  Hop
 	via  routes.Neighbour
 	rows map[*tableRow]struct{}
+	lost bool // it was there, and is missing
 }
 
 // hops keeps the hops of all rows up to date. [routes.Resolver] finds them; what is here records which rows use them,
@@ -277,19 +279,23 @@ func (h *hops) drop(row *tableRow) {
 }
 
 // apply rewrites the rows of a hop that has changed; receivers get new ones. The kernel replaces a row as a whole, so
-// each packet sees the old next hop or the new one.
-func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) {
+// each packet sees the old next hop or the new one. It returns the hop where it was lost, or found again.
+func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) (news *NextHop) {
 	r := h.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed || h.byKey[e.key] != e {
-		return
+		return nil
 	}
 	e.via = via
 	if e.now == now {
-		return
+		return nil
 	}
+	was := e.public().Missing()
 	e.now = now
+	if is := e.public(); is.Missing() != was && (!was || e.lost) {
+		news, e.lost = &is, !was
+	}
 	for row := range e.rows {
 		if row.receiver != nil {
 			r.lists.rehop(row.receiver) // a row isn't changed while a list has it
@@ -305,6 +311,25 @@ func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) {
 			!errors.Is(err, ebpf.ErrKeyNotExist) {
 			r.log.Error("a row can't follow a change of route",
 				"relay", r.desc.Name, "to", e.key.To, "error", row.table.explain(err))
+		}
+	}
+	return news
+}
+
+// sayHops is how many next hops that are lost or found at once are logged one by one.
+const sayHops = 8
+
+// say logs next hops that were lost or found.
+func (h *hops) say(all []NextHop) {
+	for i, one := range all {
+		if i == sayHops {
+			h.relay.say(slog.LevelWarn, "more next hops are lost or found", "count", len(all)-i)
+			return
+		}
+		if one.Missing() {
+			h.relay.say(slog.LevelWarn, "a next hop is lost", "to", one.To, "state", one.State, "rows", one.Rows)
+		} else {
+			h.relay.say(slog.LevelInfo, "a next hop is found again", "to", one.To, "rows", one.Rows)
 		}
 	}
 }
@@ -338,6 +363,8 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 	}
 	h.relay.mu.Unlock()
 	asked := map[routes.Neighbour]bool{}
+	var news []NextHop
+	defer func() { h.say(news) }()
 	for _, e := range all {
 		select {
 		case <-h.relay.done: // who closes the relay doesn't wait for thousands of them
@@ -351,7 +378,9 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 			asked[via] = true
 			h.routes.Probe(via)
 		}
-		h.apply(e, now, via)
+		if one := h.apply(e, now, via); one != nil {
+			news = append(news, *one)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package runtime
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync/atomic"
 	"time"
@@ -154,16 +155,24 @@ func (r *Relay) keepLease() {
 	defer r.wg.Done()
 	tick := time.NewTicker(r.opt.Lease / 4)
 	defer tick.Stop()
-	failing := false
+	failing, lapsed := false, false
 	for {
 		select {
 		case <-r.done:
 			return
 		case <-tick.C:
 		}
-		err := r.renew(r.opt.Lease)
+		late, err := r.renewLate(r.opt.Lease)
 		if errors.Is(err, ErrClosed) {
 			return // Close came first
+		}
+		switch {
+		case err == nil && late > 0:
+			lapsed = false
+			r.say(slog.LevelWarn, "the lease had lapsed, and is regained", "after", late)
+		case err != nil && !lapsed && r.lapsed():
+			lapsed = true
+			r.say(slog.LevelError, "the lease has lapsed; packets pass to the stack", "error", err)
 		}
 		if err != nil && !failing {
 			r.log.Error("the lease can't be renewed; packets pass to the stack when it expires", "relay", r.desc.Name,
@@ -175,18 +184,35 @@ func (r *Relay) keepLease() {
 
 // renew sets the lease to lapse d from now. Only the kernel's own reading counts here.
 func (r *Relay) renew(d time.Duration) error {
-	now, err := r.clock.read()
-	if err != nil {
-		return err
-	}
+	_, err := r.renewLate(d)
+	return err
+}
+
+// renewLate is renew. It returns for how long the lease that it renews had lapsed, since this process was stopped, or
+// the machine was.
+func (r *Relay) renewLate(d time.Duration) (late time.Duration, err error) {
 	r.leaseMu.Lock()
 	defer r.leaseMu.Unlock()
+	now, err := r.clock.read()
+	if err != nil {
+		return 0, err
+	}
 	if r.leaseOver {
-		return ErrClosed
+		return 0, ErrClosed
+	}
+	if r.leaseMine > 0 && now > r.leaseMine {
+		late = time.Duration(now-r.leaseMine) * time.Second / time.Duration(r.clock.hz)
 	}
 	r.leaseMine = now + r.clock.jiffies(d)
 	r.lease.Store64(0, abi.LeaseDeadline, r.leaseMine)
-	return nil
+	return late, nil
+}
+
+// lapsed says whether the lease has.
+func (r *Relay) lapsed() bool {
+	r.leaseMu.Lock()
+	defer r.leaseMu.Unlock()
+	return r.clock.now() > r.leaseMine
 }
 
 // endLease sets the last deadline: after d, or at once.

@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -45,8 +46,9 @@ type Options struct {
 	AttachmentChanged func(program string, now Attachment)
 	// Control serves whoever operates the relay; package runtime/control has one for a unix socket. nil: none does.
 	Control Control
-	// Logger gets what no call returns: leases that can't be renewed, routes that can't be followed. nil:
-	// slog.Default.
+	// Logger gets each change of state (docs/operations.md lists them), and what no call returns: leases that can't be
+	// renewed, routes that can't be followed. It is called while locks are held, so it must not call the relay, or wait.
+	// nil: slog.Default.
 	Logger *slog.Logger
 }
 
@@ -205,6 +207,12 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if err := r.renew(r.opt.Lease); err != nil {
 		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
 	}
+	what := "a relay is loaded"
+	if len(found) > 0 {
+		what = "a relay is adopted"
+	}
+	r.say(slog.LevelInfo, what, "pinned", opt.PinPath, "lease", opt.Lease, "attachments", len(r.attachments),
+		"sessions", len(r.sessions), "receivers", r.lists.receivers())
 	if len(r.attachments) > 0 {
 		if err := r.inNamespace(r.watchInterfaces); err != nil {
 			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
@@ -363,10 +371,20 @@ func (r *Relay) Close() error {
 	r.leaseClock.Close()
 	r.life.Unlock()
 	errs = append(errs, r.ns.Close())
+	if r.opt.Linger > 0 {
+		r.say(slog.LevelInfo, "a relay is left to a successor", "for", r.opt.Linger)
+	} else {
+		r.say(slog.LevelInfo, "a relay is closed")
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close relay %q: %w", r.desc.Name, err)
 	}
 	return nil
+}
+
+// say logs a change of the relay's state.
+func (r *Relay) say(level slog.Level, what string, args ...any) {
+	r.log.Log(context.Background(), level, what, append([]any{"relay", r.desc.Name}, args...)...)
 }
 
 // using runs f while the kernel's maps are there. f may use it again only in a goroutine that Close waits for, before

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os/signal"
 	"slices"
 	"strings"
@@ -58,11 +59,16 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	options := runtime.Options{
 		Settings: in.settings,
 		PinPath:  opt.pin,
+		Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		AttachmentChanged: func(program string, now runtime.Attachment) {
 			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over
 				fmt.Fprintln(a.err, attachmentText(program, now))
 			}
 		},
+	}
+	if detached() { // its messages are all that there is to see
+		options.Logger = slog.New(slog.NewTextHandler(a.err, nil))
+		options.AttachmentChanged = nil
 	}
 	if opt.control != "" {
 		options.Control = &control.Server{Path: opt.control, Stop: stop}
