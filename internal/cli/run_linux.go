@@ -59,7 +59,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	options := runtime.Options{
 		Settings: in.settings,
 		PinPath:  opt.pin,
-		Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Logger:   slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		AttachmentChanged: func(program string, now runtime.Attachment) {
 			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over
 				fmt.Fprintln(a.err, attachmentText(program, now))
