@@ -15,7 +15,7 @@ import (
 // This file makes a state fit packets. Random rows and random packets seldom meet where a key has several parts, or a
 // condition compares a row with something. So some frames run in the model before the round, and while they run, what
 // the plan asks the state for is put there: the row that a lookup would miss, and values in rows and counters with
-// which a condition holds, or doesn't; and a row that a condition asks for, or wants to be missing, comes or goes. Which
+// which a condition holds, or doesn't; and rows that a condition asks for, or wants to be missing, come or go. Which
 // branch is taken is a matter of luck; but each should be taken as often as it has ends.
 
 // Fitted is a frame that the state was made for.
