@@ -9,7 +9,7 @@
  */
 
 #define FR_REASONS 139
-#define FR_NEEDS_ROWS 112
+#define FR_NEEDS_ROWS 184
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
 #define FR_NEEDS_CREDITS 32833
@@ -386,11 +386,12 @@ enum {
 	reason_long_fragment, reason_long_ipv4_total_length, reason_long_ipv4_checksum,
 	reason_long_martian_source, reason_long_multicast, reason_long_martian_destination,
 	reason_long_not_udp, reason_long_udp_length, reason_long_gso_packet, reason_long_long_form,
-	reason_long_no_match, reason_long_no_totals, reason_long_changing, reason_long_over_moves,
-	reason_long_full_seen, reason_long_full_attempts, reason_long_closed, reason_long_too_short,
+	reason_long_no_match, reason_long_changing, reason_long_over_moves, reason_long_full_seen,
+	reason_long_full_attempts, reason_long_closed, reason_long_too_short,
 	reason_long_over_source, reason_long_over_network, reason_long_over_total,
-	reason_long_over_newcomers, reason_long_no_networks, reason_long_ipv6_version,
-	reason_long_mapped_address, reason_long_ipv6_payload_length, reason_long_not_ip,
+	reason_long_over_newcomers, reason_long_no_totals, reason_long_no_networks,
+	reason_long_ipv6_version, reason_long_mapped_address, reason_long_ipv6_payload_length,
+	reason_long_not_ip,
 };
 
 static __always_inline int long_ipv4_send(struct __sk_buff *skb)
@@ -430,7 +431,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_long_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.src"]}}, ... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [long_i... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -506,8 +507,8 @@ static __always_inline int long_ipv4_send_6(struct __sk_buff *skb)
 }
 
 static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 42;
@@ -580,8 +581,8 @@ static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 42;
@@ -705,7 +706,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
 	__u64 said0[2];
 	st64((void *)said0, 0);
 	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL));
@@ -724,26 +725,17 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, struct val_totals *total)
+static __always_inline int long_ipv4_rest_4(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, struct val_sources *src)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, do: [by_source, by_... */
-	struct val_sources *src;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 72, &src);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			src = NULL;
-	}
+	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -752,11 +744,36 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			return long_ipv4_send_8(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
+
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 120, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv4_send_8(skb, data, src, net, total);
+			}
 		}
 	}
+	struct val_totals *total_2;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+		enum fr_found found;
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+		key.port = be16(&udp->dst_port);
+		found = find_totals(&key, lease, 136, &total_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_long_no_totals);
+	}
 	struct val_networks *net_2;
 	{
 		struct key_networks key __attribute__((aligned(8))) = {};
@@ -767,45 +784,17 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 	}
 	if (!net_2)
 		return fr_up(skb, reason_long_no_networks);
-	return long_ipv4_send_9(skb, data, total, net_2);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv4_send_9(skb, data, total_2, net_2);
 }
 
-static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					    struct val_totals *total, struct val_attempts *try,
-					    struct val_peers *peer)
+static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.s... */
-		return long_ipv4_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch && long.id_length < 8", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch && be8(&v_long->id_length) < 8) { /* rule */
-		return long_ipv4_send_4(skb, total);
-	}
-
-	/* {when: "try && try.packets < setting.tries", do: [{learn: attempts: {key: attempt, ... */
-	if (fr_has(try) && try->packets < set_tries) { /* rule */
-		{
-			struct key_attempts key __attribute__((aligned(8))) = {};
-			struct val_attempts val __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id);
-			fr_put_v4(key.peer.addr, ld32(ipv4->src));
-			key.peer.port = be16(&udp->src_port);
-			val.packets = ((__u64)try->packets + 1) & 255;
-			fr_learning(1);
-			if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_long_full_attempts);
-		}
-		return long_ipv4_send_5(skb);
-	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
@@ -824,21 +813,23 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_too_short);
 	}
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, when: "src.regular"... */
+	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 64, &src);
+		found = find_sources(&key, lease, 88, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			src = NULL;
 	}
 	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -847,48 +838,86 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			if (src->regular) { /* rule */
-				return long_ipv4_send_7(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
+
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 96, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv4_send_7(skb, data, src, net, total);
+				}
 			}
 		}
 	}
+	struct val_sources *src_2;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		enum fr_found found;
 
-	return long_ipv4_rest_3(skb, data, lease, total);
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		found = find_sources(&key, lease, 112, &src_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src_2 = NULL;
+	}
+
+	return long_ipv4_rest_4(skb, data, lease, src_2);
 }
 
-static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_totals *total)
+static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer;
+	struct val_totals *total;
+	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+		/* let sender = {peer: peers: ["udp.src"]} */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+			fr_put_v4(key.peer.addr, ld32(ipv4->src));
+			key.peer.port = be16(&udp->src_port);
+			found = find_peers(&key, lease, 56, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) { /* rule */
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
 
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 64, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				return long_ipv4_send_4(skb, total);
+			}
+		}
 	}
+
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
 	struct val_attempts *try;
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
@@ -897,12 +926,65 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 		key.id = be64(&v_long->id);
 		fr_put_v4(key.peer.addr, ld32(ipv4->src));
 		key.peer.port = be16(&udp->src_port);
-		found = find_attempts(&key, lease, 48, &try);
+		found = find_attempts(&key, lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			try = NULL;
 	}
+	if (fr_has(try)) { /* rule */
+		if (try->packets < set_tries) { /* rule */
+			{
+				struct key_attempts key __attribute__((aligned(8))) = {};
+				struct val_attempts val __attribute__((aligned(8))) = {};
+
+				key.id = be64(&v_long->id);
+				fr_put_v4(key.peer.addr, ld32(ipv4->src));
+				key.peer.port = be16(&udp->src_port);
+				val.packets = ((__u64)try->packets + 1) & 255;
+				fr_learning(1);
+				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
+					return fr_up(skb, reason_long_full_attempts);
+			}
+			return long_ipv4_send_5(skb);
+		}
+	}
+
+	return long_ipv4_rest_3(skb, data, lease, now, udp_end);
+}
+
+static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
+					  struct val_known *conn)
+{
+	struct hdr_long *v_long = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return long_ipv4_send(skb);
+	}
+
+	/* {lookup: fresh: seen: [long_id], do: ["pass"]}, */
+	struct val_seen *fresh;
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		found = find_seen(&key, lease, 8, &fresh);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			fresh = NULL;
+	}
+	if (fr_has(fresh)) { /* rule */
+		return long_ipv4_send_2(skb);
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
@@ -910,25 +992,36 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->src));
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 56, &peer);
+		found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			peer = NULL;
 	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return long_ipv4_send(skb);
+			key.port = be16(&udp->dst_port);
+			found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return long_ipv4_send_3(skb, data, total);
+			}
+		}
 	}
 
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return long_ipv4_send_2(skb);
-	}
-
-	return long_ipv4_rest_2(skb, data, lease, now, udp_end, total, try, peer);
+	return long_ipv4_rest_2(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -994,21 +1087,21 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_long_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
-	struct val_totals *total;
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
 	{
-		struct key_totals key __attribute__((aligned(8))) = {};
+		struct key_known key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
+		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
+			conn = NULL;
 	}
 
-	return long_ipv4_rest(skb, data, lease, now, udp_end, total);
+	return long_ipv4_rest(skb, data, lease, now, udp_end, conn);
 }
 
 static __always_inline int long_ipv6_send(struct __sk_buff *skb)
@@ -1048,7 +1141,7 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_long_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.src"]}}, ... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [long_i... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -1124,8 +1217,8 @@ static __always_inline int long_ipv6_send_6(struct __sk_buff *skb)
 }
 
 static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 62;
@@ -1198,8 +1291,8 @@ static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 62;
@@ -1323,7 +1416,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
 	__u64 said0[2];
 	st64((void *)said0, ld64(ipv6->src));
 	st64((void *)said0 + 8, ld64(ipv6->src + 8));
@@ -1342,14 +1435,53 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src)
+static __always_inline int long_ipv6_rest_4(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease)
 {
+	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, do: [by_source, by_... */
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.port = be16(&udp->dst_port);
+		found = find_totals(&key, lease, 136, &total);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_long_no_totals);
+	}
+
+	/* let origin = {net: networks: ["ip.src"]} */
 	struct val_networks *net;
+	{
+		struct key_networks key __attribute__((aligned(8))) = {};
+
+		key.prefix.len = 128;
+		fr_put_v6(key.prefix.addr, ipv6->src, 4);
+		net = find_networks(&key);
+	}
+	if (!net)
+		return fr_up(skb, reason_long_no_networks);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv6_send_9(skb, data, total, net);
+}
+
+static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, struct val_sources *src)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -1358,47 +1490,108 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			return long_ipv6_send_8(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
+
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 96, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv6_send_7(skb, data, src, net, total);
+				}
+			}
+		}
+	}
+	struct val_sources *src_2;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		found = find_sources(&key, lease, 112, &src_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src_2 = NULL;
+	}
+	struct val_networks *net_2;
+	struct val_totals *total_2;
+	if (fr_has(src_2)) { /* rule */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			net_2 = find_networks(&key);
+		}
+		if (fr_has(net_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
+
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 120, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv6_send_8(skb, data, src_2, net_2, total_2);
+			}
 		}
 	}
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
-	struct val_networks *net_2;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
-
-		key.prefix.len = 128;
-		fr_put_v6(key.prefix.addr, ipv6->src, 4);
-		net_2 = find_networks(&key);
-	}
-	if (!net_2)
-		return fr_up(skb, reason_long_no_networks);
-	return long_ipv6_send_9(skb, data, total, net_2);
+	return long_ipv6_rest_4(skb, data, lease);
 }
 
 static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					    struct val_totals *total, struct val_attempts *try)
+					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* {when: "try && try.packets < setting.tries", do: [{learn: attempts: {key: attempt, ... */
-	if (fr_has(try) && try->packets < set_tries) { /* rule */
-		{
-			struct key_attempts key __attribute__((aligned(8))) = {};
-			struct val_attempts val __attribute__((aligned(8))) = {};
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+		enum fr_found found;
 
-			key.id = be64(&v_long->id);
-			fr_put_v6(key.peer.addr, ipv6->src, 0);
-			key.peer.port = be16(&udp->src_port);
-			val.packets = ((__u64)try->packets + 1) & 255;
-			fr_learning(1);
-			if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_long_full_attempts);
+		key.id = be64(&v_long->id);
+		fr_put_v6(key.peer.addr, ipv6->src, 0);
+		key.peer.port = be16(&udp->src_port);
+		found = find_attempts(&key, lease, 80, &try);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) { /* rule */
+		if (try->packets < set_tries) { /* rule */
+			{
+				struct key_attempts key __attribute__((aligned(8))) = {};
+				struct val_attempts val __attribute__((aligned(8))) = {};
+
+				key.id = be64(&v_long->id);
+				fr_put_v6(key.peer.addr, ipv6->src, 0);
+				key.peer.port = be16(&udp->src_port);
+				val.packets = ((__u64)try->packets + 1) & 255;
+				fr_learning(1);
+				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
+					return fr_up(skb, reason_long_full_attempts);
+			}
+			return long_ipv6_send_5(skb);
 		}
-		return long_ipv6_send_5(skb);
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
@@ -1418,87 +1611,48 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_too_short);
 	}
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, when: "src.regular"... */
+	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 64, &src);
+		found = find_sources(&key, lease, 88, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			src = NULL;
 	}
-	struct val_networks *net;
-	if (fr_has(src)) { /* rule */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
 
-			key.prefix.len = 128;
-			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			net = find_networks(&key);
-		}
-		if (fr_has(net)) { /* rule */
-			if (src->regular) { /* rule */
-				return long_ipv6_send_7(skb, data, total, src, net);
-			}
-		}
-	}
-
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, do: [by_source, by_... */
-	struct val_sources *src_2;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 72, &src_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			src_2 = NULL;
-	}
-
-	return long_ipv6_rest_3(skb, data, total, src_2);
+	return long_ipv6_rest_3(skb, data, lease, src);
 }
 
 static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_totals *total, struct val_known *conn)
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
+	/* {lookup: fresh: seen: [long_id], do: ["pass"]}, */
 	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
+		found = find_seen(&key, lease, 8, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			fresh = NULL;
 	}
-	struct val_attempts *try;
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_long->id);
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		found = find_attempts(&key, lease, 48, &try);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			try = NULL;
+	if (fr_has(fresh)) { /* rule */
+		return long_ipv6_send_2(skb);
 	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
@@ -1506,36 +1660,70 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 
 		fr_put_v6(key.peer.addr, ipv6->src, 0);
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 56, &peer);
+		found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			peer = NULL;
 	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return long_ipv6_send(skb);
+			key.port = be16(&udp->dst_port);
+			found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return long_ipv6_send_3(skb, data, total);
+			}
+		}
 	}
 
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return long_ipv6_send_2(skb);
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			fr_put_v6(key.peer.addr, ipv6->src, 0);
+			key.peer.port = be16(&udp->src_port);
+			found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
+
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return long_ipv6_send_4(skb, total_2);
+			}
+		}
 	}
 
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.s... */
-		return long_ipv6_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch && long.id_length < 8", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch && be8(&v_long->id_length) < 8) { /* rule */
-		return long_ipv6_send_4(skb, total);
-	}
-
-	return long_ipv6_rest_2(skb, data, lease, now, udp_end, total, try);
+	return long_ipv6_rest_2(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1591,33 +1779,25 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_long_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
-	struct val_totals *total;
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
-	}
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
+		found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return long_ipv6_send(skb);
+	}
 
-	return long_ipv6_rest(skb, data, lease, now, udp_end, total, conn);
+	return long_ipv6_rest(skb, data, lease, now, udp_end);
 }
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
@@ -1665,10 +1845,10 @@ enum {
 	reason_short_fragment, reason_short_ipv4_total_length, reason_short_ipv4_checksum,
 	reason_short_martian_source, reason_short_multicast, reason_short_martian_destination,
 	reason_short_not_udp, reason_short_udp_length, reason_short_gso_packet,
-	reason_short_short_form, reason_short_no_match, reason_short_no_totals,
-	reason_short_changing, reason_short_over_moves, reason_short_full_seen, reason_short_closed,
-	reason_short_stray, reason_short_ipv6_version, reason_short_mapped_address,
-	reason_short_ipv6_payload_length, reason_short_not_ip,
+	reason_short_short_form, reason_short_no_match, reason_short_changing,
+	reason_short_over_moves, reason_short_full_seen, reason_short_closed,
+	reason_short_no_totals, reason_short_stray, reason_short_ipv6_version,
+	reason_short_mapped_address, reason_short_ipv6_payload_length, reason_short_not_ip,
 };
 
 static __always_inline int short_ipv4_send(struct __sk_buff *skb)
@@ -1708,7 +1888,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_short_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.src"]}},... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [short_... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -1781,7 +1961,7 @@ static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_t
 
 	__u32 len = skb->len;
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	__u32 credit0 = fr_credit(total->strays, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
@@ -1796,73 +1976,46 @@ static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_t
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_totals *total)
+static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
 	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	struct val_totals *total;
+	if (set_watch) { /* rule */
+		/* let sender = {peer: peers: ["udp.src"]} */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 48, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
+			fr_put_v4(key.peer.addr, ld32(ipv4->src));
+			key.peer.port = be16(&udp->src_port);
+			found = find_peers(&key, lease, 56, &peer);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				peer = NULL;
+		}
+		if (fr_has(peer)) { /* rule */
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
 
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return short_ipv4_send(skb);
-	}
-
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return short_ipv4_send_2(skb);
-	}
-
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.... */
-		return short_ipv4_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch) { /* rule */
-		return short_ipv4_send_4(skb, total);
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 64, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_short_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				return short_ipv4_send_4(skb, total);
+			}
+		}
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
@@ -1872,9 +2025,92 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (!fr_lease_valid(lease, now)) { /* rule */
 		return short_ipv4_send_5(skb);
 	}
+	struct val_totals *total_2;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+		enum fr_found found;
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
-	return short_ipv4_send_6(skb, total);
+		key.port = be16(&udp->dst_port);
+		found = find_totals(&key, lease, 80, &total_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_short_no_totals);
+	}
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
+	return short_ipv4_send_6(skb, total_2);
+}
+
+static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, __u64 now,
+					   struct val_known *conn)
+{
+	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return short_ipv4_send(skb);
+	}
+
+	/* {lookup: fresh: seen: [short_id], do: ["pass"]}, */
+	struct val_seen *fresh;
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		found = find_seen(&key, lease, 8, &fresh);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			fresh = NULL;
+	}
+	if (fr_has(fresh)) { /* rule */
+		return short_ipv4_send_2(skb);
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.peer.addr, ld32(ipv4->src));
+		key.peer.port = be16(&udp->src_port);
+		found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.port = be16(&udp->dst_port);
+			found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return short_ipv4_send_3(skb, data, total);
+			}
+		}
+	}
+
+	return short_ipv4_rest_2(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1938,21 +2174,21 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_short_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_totals *total;
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
 	{
-		struct key_totals key __attribute__((aligned(8))) = {};
+		struct key_known key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
-			return fr_up(skb, reason_short_no_totals);
+			conn = NULL;
 	}
 
-	return short_ipv4_rest(skb, data, lease, now, total);
+	return short_ipv4_rest(skb, data, lease, now, conn);
 }
 
 static __always_inline int short_ipv6_send(struct __sk_buff *skb)
@@ -1992,7 +2228,7 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_short_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.src"]}},... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [short_... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -2065,7 +2301,7 @@ static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_t
 
 	__u32 len = skb->len;
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	__u32 credit0 = fr_credit(total->strays, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
@@ -2080,62 +2316,10 @@ static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_t
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_totals *total, struct val_known *conn)
+static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 48, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
-
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return short_ipv6_send(skb);
-	}
-
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return short_ipv6_send_2(skb);
-	}
-
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.... */
-		return short_ipv6_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch) { /* rule */
-		return short_ipv6_send_4(skb, total);
-	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
@@ -2145,8 +2329,120 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		return short_ipv6_send_5(skb);
 	}
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.port = be16(&udp->dst_port);
+		found = find_totals(&key, lease, 80, &total);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_short_no_totals);
+	}
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	return short_ipv6_send_6(skb, total);
+}
+
+static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* {lookup: fresh: seen: [short_id], do: ["pass"]}, */
+	struct val_seen *fresh;
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		found = find_seen(&key, lease, 8, &fresh);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			fresh = NULL;
+	}
+	if (fr_has(fresh)) { /* rule */
+		return short_ipv6_send_2(skb);
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.peer.addr, ipv6->src, 0);
+		key.peer.port = be16(&udp->src_port);
+		found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.port = be16(&udp->dst_port);
+			found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return short_ipv6_send_3(skb, data, total);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			fr_put_v6(key.peer.addr, ipv6->src, 0);
+			key.peer.port = be16(&udp->src_port);
+			found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+				enum fr_found found;
+
+				key.port = be16(&udp->dst_port);
+				found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_short_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return short_ipv6_send_4(skb, total_2);
+			}
+		}
+	}
+
+	return short_ipv6_rest_2(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -2200,33 +2496,25 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_short_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_totals *total;
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_short_no_totals);
-	}
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
+		found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return short_ipv6_send(skb);
+	}
 
-	return short_ipv6_rest(skb, data, lease, now, total, conn);
+	return short_ipv6_rest(skb, data, lease, now);
 }
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
@@ -2530,7 +2818,7 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 80, &conn);
+		found = find_known(&key, lease, 152, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2542,7 +2830,7 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 88, &fresh);
+		found = find_seen(&key, lease, 160, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2715,7 +3003,7 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 80, &conn);
+		found = find_known(&key, lease, 152, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2727,7 +3015,7 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 88, &fresh);
+		found = find_seen(&key, lease, 160, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2945,7 +3233,7 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->dst));
 		key.peer.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 80, &peer);
+		found = find_peers(&key, lease, 152, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_reply_changing);
 		if (found == FR_MISSING)
@@ -3038,7 +3326,7 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 
 		fr_put_v6(key.peer.addr, ipv6->dst, 0);
 		key.peer.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 80, &peer);
+		found = find_peers(&key, lease, 152, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_reply_changing);
 		if (found == FR_MISSING)
