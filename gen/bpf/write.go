@@ -151,6 +151,7 @@ type writer struct {
 	linked bool // link-layer addresses are written
 	// values have no names: they are read where they are used, since what they are read from stays
 	inPlace     bool
+	inner       bool              // it rewrites the packet for a function that makes a copy
 	newAt       int               // where the pointers to headers that leave are declared
 	beside      map[string]string // names of what is written beside the packet: its priority and its mark
 	oldLen      string            // names of the bytes of headers that came, and that leave; empty where they vary
@@ -266,6 +267,8 @@ func (w *writer) metadata() {
 func (w *writer) failIf(cond string) {
 	var stop string
 	switch {
+	case w.inner:
+		stop = "return 1;"
 	case w.fwd == nil:
 		stop = w.ends("refuse", w.copy.Failed)
 	case !w.changed:
