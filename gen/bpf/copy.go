@@ -61,8 +61,8 @@ func (f *function) made(w *writer, result, what string) string {
 	return fmt.Sprintf("%s(%s)", name, strings.Join(args, ", "))
 }
 
-// write renders the function. Where something has to be given back if the kernel refuses, a function of its own rewrites
-// the packet, so that it is given back in one place.
+// write renders the function. Where something has to be given back if the kernel refuses, another function rewrites the
+// packet, so that it is given back in one place.
 func (n *fan) write(w *writer) {
 	s := w.copy
 	w.fx.before()
