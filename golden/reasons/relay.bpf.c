@@ -210,24 +210,13 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_buff *skb,
 					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 
 	void *data;
-
-	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
-	__u32 credit0 = fr_credit(r->budget, 0);
-	__u64 spent0 = 1;
-	int admitted0 = fr_admit(credit0, spent0, 0);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, reason_spread_refused_budget);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_spread_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -246,10 +235,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 					   ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 45 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
-	}
+	if (unlikely(data + 45 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -267,8 +254,24 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r)
+{
+	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
+	__u32 credit0 = fr_credit(r->budget, 0);
+	__u64 spent0 = 1;
+	int admitted0 = fr_admit(credit0, spent0, 0);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_decline(r->receiver, skb->len, reason_spread_refused_budget);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_spread_contended);
+
+	if (unlikely(spread_write1(same, skb, front, r))) {
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	}

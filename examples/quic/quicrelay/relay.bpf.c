@@ -339,6 +339,73 @@ struct streams_fan1 {
 	struct val_connections *c;
 };
 
+static __always_inline int streams_write1(struct streams_same1 *same, struct __sk_buff *skb,
+					  void *front, __u64 short_pn_size, __u64 short_pn_end,
+					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+					  struct receiver_subscribers *r)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
+	void *data;
+	void *at_short_pn_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->version_ihl,
+	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     stream_id_size), ETH_HLEN, 37), 51, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
 static __always_inline long streams_copy1(struct streams_same1 *same, struct __sk_buff *skb,
 					  void *front, __u64 udp_end, __u64 short_pn_size,
 					  __u64 short_pn_end, void *saved_short_pn_end,
@@ -347,11 +414,7 @@ static __always_inline long streams_copy1(struct streams_same1 *same, struct __s
 					  __u64 stream_length_end, __u64 priority, __u64 id,
 					  struct val_connections *c, struct receiver_subscribers *r)
 {
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_stream *saved_stream = saved_short_pn_end;
-
-	void *data;
-	void *at_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -394,70 +457,8 @@ static __always_inline long streams_copy1(struct streams_same1 *same, struct __s
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
-					     stream_id_size), ETH_HLEN, 37), 51, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_write1(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -947,6 +948,70 @@ struct streams_fan2 {
 	struct val_connections *c;
 };
 
+static __always_inline int streams_write2(struct streams_same2 *same, struct __sk_buff *skb,
+					  void *front, __u64 short_pn_size, __u64 short_pn_end,
+					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+					  struct receiver_subscribers *r)
+{
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+
+	void *data;
+	void *at_short_pn_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
+	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
 static __always_inline long streams_copy2(struct streams_same2 *same, struct __sk_buff *skb,
 					  void *front, __u64 udp_end, __u64 short_pn_size,
 					  __u64 short_pn_end, void *saved_short_pn_end,
@@ -955,11 +1020,7 @@ static __always_inline long streams_copy2(struct streams_same2 *same, struct __s
 					  __u64 stream_length_end, __u64 priority, __u64 id,
 					  struct val_connections *c, struct receiver_subscribers *r)
 {
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_stream *saved_stream = saved_short_pn_end;
-
-	void *data;
-	void *at_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -1002,67 +1063,8 @@ static __always_inline long streams_copy2(struct streams_same2 *same, struct __s
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
-					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_write2(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -1625,6 +1627,80 @@ struct streams_after_ack_fan1 {
 	struct val_connections *c;
 };
 
+static __always_inline int streams_after_ack_write1(struct streams_after_ack_same1 *same,
+						    struct __sk_buff *skb, void *front,
+						    __u64 short_pn_size, __u64 short_pn_end,
+						    __u64 ack_ce_end, __u64 stream_id_size,
+						    __u64 priority, __u64 pn, __u64 id,
+						    struct receiver_subscribers *r)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
+	void *data;
+	void *at_ack_ce_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
+		return 1;
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
+	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->version_ihl,
+	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb,
+					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
+					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 37), 51,
+					     short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
 static __always_inline long streams_after_ack_copy1(struct streams_after_ack_same1 *same,
 						    struct __sk_buff *skb, void *front,
 						    __u64 udp_end, __u64 short_pn_size,
@@ -1636,11 +1712,7 @@ static __always_inline long streams_after_ack_copy1(struct streams_after_ack_sam
 						    struct val_connections *c,
 						    struct receiver_subscribers *r)
 {
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_stream *saved_stream = saved_ack_ce_end;
-
-	void *data;
-	void *at_ack_ce_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -1683,79 +1755,8 @@ static __always_inline long streams_after_ack_copy1(struct streams_after_ack_sam
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
-	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb,
-					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 37), 51,
-					     short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_after_ack_write1(same, skb, front, short_pn_size, short_pn_end,
+					      ack_ce_end, stream_id_size, priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -2410,6 +2411,77 @@ struct streams_after_ack_fan2 {
 	struct val_connections *c;
 };
 
+static __always_inline int streams_after_ack_write2(struct streams_after_ack_same2 *same,
+						    struct __sk_buff *skb, void *front,
+						    __u64 short_pn_size, __u64 short_pn_end,
+						    __u64 ack_ce_end, __u64 stream_id_size,
+						    __u64 priority, __u64 pn, __u64 id,
+						    struct receiver_subscribers *r)
+{
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+
+	void *data;
+	void *at_ack_ce_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((ack_ce_end + 1) - 54) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+
+	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
+		return 1;
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
+	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb,
+					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
+					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 57), 71,
+					     short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
 static __always_inline long streams_after_ack_copy2(struct streams_after_ack_same2 *same,
 						    struct __sk_buff *skb, void *front,
 						    __u64 udp_end, __u64 short_pn_size,
@@ -2421,11 +2493,7 @@ static __always_inline long streams_after_ack_copy2(struct streams_after_ack_sam
 						    struct val_connections *c,
 						    struct receiver_subscribers *r)
 {
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_stream *saved_stream = saved_ack_ce_end;
-
-	void *data;
-	void *at_ack_ce_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -2468,76 +2536,8 @@ static __always_inline long streams_after_ack_copy2(struct streams_after_ack_sam
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((ack_ce_end + 1) - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-
-	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
-	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb,
-					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 57), 71,
-					     short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_after_ack_write2(same, skb, front, short_pn_size, short_pn_end,
+					      ack_ce_end, stream_id_size, priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -3245,15 +3245,66 @@ struct datagrams_fan1 {
 	void *front;
 };
 
-static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r)
+static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 short_pn_size, __u64 priority,
+					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->version_ihl,
+	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
+			    short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 udp_end, __u64 short_pn_size,
+					    __u64 short_pn, __u64 priority,
+					    struct receiver_subscribers *r)
+{
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
@@ -3279,55 +3330,7 @@ static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
-			    short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(datagrams_write1(same, skb, front, short_pn_size, priority, pn, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
@@ -3683,15 +3686,63 @@ struct datagrams_fan2 {
 	void *front;
 };
 
-static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r)
+static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 short_pn_size, __u64 priority,
+					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
+			    short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 udp_end, __u64 short_pn_size,
+					    __u64 short_pn, __u64 priority,
+					    struct receiver_subscribers *r)
+{
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
@@ -3717,52 +3768,7 @@ static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(datagrams_write2(same, skb, front, short_pn_size, priority, pn, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);

@@ -264,28 +264,13 @@ struct video_fan1 {
 	void *front;
 };
 
-static __always_inline long video_copy1(struct video_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int video_write1(struct video_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -315,10 +300,8 @@ static __always_inline long video_copy1(struct video_same1 *same, struct __sk_bu
 					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
-	}
+	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -345,8 +328,30 @@ static __always_inline long video_copy1(struct video_same1 *same, struct __sk_bu
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long video_copy1(struct video_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 42;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 42;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_video_contended);
+
+	if (unlikely(video_write1(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
@@ -946,28 +951,13 @@ struct video_fan2 {
 	void *front;
 };
 
-static __always_inline long video_copy2(struct video_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int video_write2(struct video_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
@@ -993,10 +983,8 @@ static __always_inline long video_copy2(struct video_same2 *same, struct __sk_bu
 				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
-	}
+	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1027,8 +1015,30 @@ static __always_inline long video_copy2(struct video_same2 *same, struct __sk_bu
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long video_copy2(struct video_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 62;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 62;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_video_contended);
+
+	if (unlikely(video_write2(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
@@ -1681,28 +1691,13 @@ struct audio_fan1 {
 	void *front;
 };
 
-static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -1732,10 +1727,8 @@ static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_bu
 					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
-	}
+	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -1762,8 +1755,30 @@ static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_bu
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 42;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 42;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_audio_contended);
+
+	if (unlikely(audio_write1(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
@@ -2183,28 +2198,13 @@ struct audio_fan2 {
 	void *front;
 };
 
-static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
@@ -2230,10 +2230,8 @@ static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_bu
 				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
-	}
+	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -2264,8 +2262,30 @@ static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_bu
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 62;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 62;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_audio_contended);
+
+	if (unlikely(audio_write2(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
