@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/gate"
@@ -21,21 +22,17 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// Main lets a copy of this program be a server, or count on a processor.
-func Main() {
-	lab.Main()
-	loopMain()
-}
+// Main lets a copy of this program be a server.
+func Main() { lab.Main() }
 
 const (
 	warm     = time.Second     // of load, until sources are known
 	measured = 3 * time.Second // of load, under attack
 	size     = 4096            // bytes of an answer
 	requests = 200             // of a connection
-	// perSecond are the packets of an attack of real handshakes, and of one whose packets are cheap for the server.
-	openings = 3000
-	cheap    = 20_000
-	filtered = 20_000 // packets a second, where only the cost of filtering is measured
+	openings = 3000            // packets a second of an attack that has the server make connections
+	times    = 10              // the clients' packets, of an attack whose packets are cheap for the server
+	filtered = 50_000          // packets a second, where only the cost of filtering is measured
 )
 
 const (
@@ -48,11 +45,12 @@ func attacks(clients float64) map[string]lab.Rates {
 	all := map[string]lab.Rates{none: {}}
 	all[string(lab.Handshakes)] = lab.Rates{lab.Handshakes: openings}
 	all[string(lab.Initials)] = lab.Rates{lab.Initials: openings}
-	all[string(lab.Garbage)] = lab.Rates{lab.Garbage: cheap}
-	all[string(lab.Strays)] = lab.Rates{lab.Strays: cheap}
-	all[string(lab.Flood)] = lab.Rates{lab.Flood: 10 * clients}
+	all[string(lab.Garbage)] = lab.Rates{lab.Garbage: times * clients}
+	all[string(lab.Strays)] = lab.Rates{lab.Strays: times * clients}
+	all[string(lab.Flood)] = lab.Rates{lab.Flood: times * clients}
 	all[together] = lab.Rates{
-		lab.Handshakes: openings, lab.Initials: openings, lab.Garbage: cheap, lab.Strays: cheap,
+		lab.Handshakes: openings, lab.Initials: openings,
+		lab.Garbage: times * clients / 2, lab.Strays: times * clients / 2,
 	}
 	return all
 }
@@ -68,7 +66,13 @@ func scenes() []string {
 
 func name(v lab.Variant, scene string) string { return scene + ": " + string(v) }
 
-func filterName(v lab.Variant) string { return "filter: " + string(v) }
+const filtering = "filtering"
+
+func filterName(v lab.Variant) string { return name(v, filtering) }
+
+// unread is a variant without a gate where the attacked device drops all that it receives: what it costs to receive
+// attacks, and the most that a filter can achieve.
+const unread lab.Variant = "dropped unread"
 
 // Run runs the experiment.
 func Run(ctx context.Context, b *trial.Book) error {
@@ -84,12 +88,14 @@ func Run(ctx context.Context, b *trial.Book) error {
 	kinds := attacks(clients)
 	b.Printf("8 clients, %d bytes an answer, a new connection after %d requests; they send %.0f packets a second.\n",
 		size, requests, clients)
-	b.Printf("Packets a second: real handshakes and Initials %d, garbage and unknown IDs %d, ten times %.0f.\n",
-		openings, cheap, 10*clients)
+	b.Printf("Packets a second: handshakes and Initials %d, of other attacks %.0f.\n", openings, times*clients)
 	var names []string
 	for _, scene := range scenes() {
 		for _, v := range lab.Variants {
 			names = append(names, name(v, scene))
+		}
+		if scene == string(lab.Flood) {
+			names = append(names, name(unread, scene))
 		}
 	}
 	err = b.Alternate(ctx, names, func(ctx context.Context, n string, _ int) (trial.Result, error) {
@@ -100,12 +106,13 @@ func Run(ctx context.Context, b *trial.Book) error {
 	if err != nil {
 		return err
 	}
-	var filters []string
+	filters := []string{filterName(unread)}
 	for _, v := range lab.Variants {
 		filters = append(filters, filterName(v))
 	}
-	err = b.Alternate(ctx, filters, func(ctx context.Context, n string, _ int) (trial.Result, error) {
-		figures, err := filter(ctx, lab.Variant(strings.TrimPrefix(n, "filter: ")))
+	err = b.Alternate(ctx, filters, func(_ context.Context, n string, _ int) (trial.Result, error) {
+		_, variant, _ := strings.Cut(n, ": ")
+		figures, err := filter(lab.Variant(variant))
 		return trial.Result{Figures: figures}, err
 	})
 	return errors.Join(err, summarize(b))
@@ -115,7 +122,8 @@ func Run(ctx context.Context, b *trial.Book) error {
 type server struct {
 	*lab.Lab
 	*lab.Process
-	net *testnet.Net
+	net     *testnet.Net
+	discard link.Link // nil: the device takes packets
 }
 
 func start(v lab.Variant) (_ *server, err error) {
@@ -136,6 +144,12 @@ func start(v lab.Variant) (_ *server, err error) {
 		s.ClientDev.SetReceiveCPU(turnlab.LoadCPU), s.AttackDev.SetReceiveCPU(turnlab.LoadCPU))
 	if err != nil {
 		return nil, err
+	}
+	if v == unread {
+		if s.discard, err = discard(s.Lab); err != nil {
+			return nil, err
+		}
+		v = lab.NoGate
 	}
 	config := gate.Config{Interfaces: []string{"eth0", "eth1"}, Quotas: gate.Defaults}
 	if s.Process, err = s.Start(v, config); err != nil {
@@ -165,7 +179,13 @@ func pin(pid, cpu int) error {
 	return err
 }
 
-func (s *server) close() error { return errors.Join(s.Stop(), s.net.Close()) }
+func (s *server) close() error {
+	var err error
+	if s.discard != nil {
+		err = s.discard.Close()
+	}
+	return errors.Join(err, s.Stop(), s.net.Close())
+}
 
 func (s *server) clients(ctx context.Context, d time.Duration) (lab.Result, error) {
 	ctx, stop := context.WithTimeout(ctx, d)
@@ -234,15 +254,25 @@ func summarize(b *trial.Book) error {
 			trial.Greater(b.Values(with, "requests"), b.Values(without, "requests")), change(b, with, without, "mean"),
 			100*b.Median(with, "requests")/quiet)
 	}
+	flood := string(lab.Flood)
+	if most := b.Median(name(unread, flood), "requests"); !math.IsNaN(most) {
+		b.Printf("%s: where the device drops all of it unread: %.0f%% of the throughput without an attack; the gate "+
+			"has %.0f%% of that.\n\n", flood, 100*most/quiet, 100*b.Median(name(lab.Kernel, flood), "requests")/most)
+	}
 	err = b.Table(
-		trial.Column{Figure: "processor", Unit: "ns a packet"},
-		trial.Column{Figure: "system calls", Unit: "a thousand packets", Digits: 1})
+		trial.Column{Figure: "processor", Unit: "ns a packet"}, trial.Column{Figure: "kernel", Unit: "of them"},
+		trial.Column{Figure: "process", Unit: "of them"},
+		trial.Column{Figure: "system calls", Unit: "a thousand packets", Digits: 1},
+		trial.Column{Figure: "refused", Unit: "%", Digits: 1}, trial.Column{Figure: "rate", Unit: "packets/s"})
 	if err != nil {
 		return err
 	}
-	if with, without := filterName(lab.Kernel), filterName(lab.UserSpace); !math.IsNaN(b.Median(with, "processor")) {
-		b.Printf("Filtering, gate against user space: processor %+.0f%%, system calls %+.1f%%.\n",
-			change(b, with, without, "processor"), change(b, with, without, "system calls"))
+	with, without := filterName(lab.Kernel), filterName(lab.UserSpace)
+	received := b.Median(filterName(unread), "processor")
+	gate, user := b.Median(with, "processor")-received, b.Median(without, "processor")-received
+	if !math.IsNaN(gate + user) {
+		b.Printf("Filtering, without what it costs to receive: %.0f ns a packet in the gate, %.0f in user space, "+
+			"%+.0f%%; system calls %+.1f%%.\n", gate, user, 100*(gate/user-1), change(b, with, without, "system calls"))
 	}
 	return errors.Join(b.Spread("requests.png", "requests", "1/s"), b.Spread("duration.png", "mean", "ms"),
 		b.Spread("processor.png", "processor", "ns a packet"))
