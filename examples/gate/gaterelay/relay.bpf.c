@@ -967,21 +967,23 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 		return long_ipv4_send(skb);
 	}
 
-	/* {lookup: fresh: seen: [long_id], do: ["pass"]}, */
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 8, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	if (fr_has(fresh)) { /* rule */
-		return long_ipv4_send_2(skb);
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return long_ipv4_send_2(skb);
+		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -1635,21 +1637,23 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* {lookup: fresh: seen: [long_id], do: ["pass"]}, */
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 8, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	if (fr_has(fresh)) { /* rule */
-		return long_ipv6_send_2(skb);
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return long_ipv6_send_2(skb);
+		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -2056,21 +2060,23 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 		return short_ipv4_send(skb);
 	}
 
-	/* {lookup: fresh: seen: [short_id], do: ["pass"]}, */
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 8, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	if (fr_has(fresh)) { /* rule */
-		return short_ipv4_send_2(skb);
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return short_ipv4_send_2(skb);
+		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
@@ -2354,21 +2360,23 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* {lookup: fresh: seen: [short_id], do: ["pass"]}, */
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			enum fr_found found;
 
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 8, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	if (fr_has(fresh)) { /* rule */
-		return short_ipv6_send_2(skb);
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return short_ipv6_send_2(skb);
+		}
 	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
