@@ -348,9 +348,6 @@ func (f *function) entry() []string {
 	if f.prog.flow {
 		f.data, f.ptrsUsed = false, nil // they are its parameters
 	}
-	if f.data || len(f.ptrsUsed) > 0 {
-		out = append(out, "\tvoid *data, *data_end;")
-	}
 	if f.leased {
 		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
 	}
@@ -365,7 +362,7 @@ func (f *function) entry() []string {
 		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
 	}
 	if f.data || len(f.ptrsUsed) > 0 {
-		out = append(out, "\tdata = (void *)(long)skb->data;", "\tdata_end = (void *)(long)skb->data_end;")
+		out = append(out, "\tvoid *data = (void *)(long)skb->data;", "\tvoid *data_end = (void *)(long)skb->data_end;")
 	}
 	if pointers := f.headerPointers(packetCame, fixed); len(pointers) > 0 {
 		out = append(append(out, ""), pointers...)

@@ -207,7 +207,6 @@ func (w *writer) render() {
 	direct := ""
 	if w.linked {
 		direct = "direct"
-		w.line("int direct = %sstate == FR_HOP_DIRECT;", w.hop(w.fwd.Hop))
 	}
 	w.room()
 	w.front(direct)
@@ -329,8 +328,7 @@ func (w *writer) front(direct string) {
 	w.line("")
 	w.newAt = len(w.lines)
 	if direct != "" {
-		w.line("if (direct)")
-		w.line("\tfr_link(data, %s);", w.hopPointer(w.fwd.Hop))
+		w.line("int direct = fr_link_direct(data, %s);", w.hopPointer(w.fwd.Hop))
 	}
 	for _, c := range w.cells {
 		w.put(c)
