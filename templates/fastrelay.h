@@ -1321,6 +1321,14 @@ static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 gone, __u
 	c->new = fr_checksum_not_0(fr_csum_rest(c, gone) + added + c->new_pseudo);
 }
 
+/* The same where a packet that came without a checksum leaves without one. */
+static __always_inline void fr_csum_set_or_0(struct fr_csum *c, __u64 gone, __u64 added)
+{
+	fr_csum_set_not_0(c, gone, added);
+	if (!c->old)
+		c->new = 0;
+}
+
 /*
  * What is written into the field. Where it is partial, that is the new sum of the pseudo-header;
  * where the kernel doesn't say, it stays for fr_finish.

@@ -109,6 +109,7 @@ func (n *fan) rewrite(w *writer) string {
 	w.rederive()
 	w.line("")
 	w.newAt = len(w.lines)
+	w.line("")
 	if w.linked {
 		w.line("fr_link(data, %s);", w.hopPointer(s.Hop))
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 // What a write function writes: the stores into the packet that leaves, and their values. A value is cut into scalars
-// that fit a register. One that is read from the packet that came is computed before the packet changes, and has a name;
-// one that is simply read from a row is read where it is needed, since to keep it on the stack costs as much.
+// that fit a register. One that is read from the packet that came is computed before the packet changes, and has a
+// name. One that is simply read from a row is read where it is needed: to keep it on the stack would cost more.
 
 // cell is a store into the front of the packet that leaves.
 type cell struct {

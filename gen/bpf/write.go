@@ -70,7 +70,7 @@ func (f *function) assemble(head string) []string {
 	if len(lines) > 0 && lines[0] == "" {
 		lines = lines[1:]
 	}
-	if len(out) > 2 {
+	if len(out) > 2 && !f.declaring {
 		out = append(out, "")
 	}
 	return append(append(out, lines...), "}")
@@ -196,6 +196,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 
 func (w *writer) render() {
 	rw := w.rw
+	w.declaring = true
 	w.line("__u32 len = %s;", w.length())
 	w.constantsAt = len(w.lines)
 	w.lengths()
@@ -307,11 +308,13 @@ func (w *writer) front(direct string) {
 	if !w.prog.flow {
 		places = w.places()
 	}
+	declared := false // the line in front is a declaration
 	if len(places) > 0 {
 		shifted := w.shifted()
 		w.line("")
 		if len(places) == 1 && shifted == "" {
 			w.line("__s64 csum = fr_complete_begin(skb, %s);", places[0])
+			declared = true
 		} else {
 			w.line("__s64 csum = bpf_csum_update(skb, 0);")
 			w.line("if (unlikely(csum >= 0)) {")
@@ -325,11 +328,14 @@ func (w *writer) front(direct string) {
 			w.line("}")
 		}
 	}
-	w.line("")
+	if !declared {
+		w.line("")
+	}
 	w.newAt = len(w.lines)
 	if direct != "" {
 		w.line("int direct = fr_link_direct(data, %s);", w.hopPointer(w.fwd.Hop))
 	}
+	w.line("")
 	for _, c := range w.cells {
 		w.put(c)
 	}
@@ -393,8 +399,10 @@ func (w *writer) newPlace(o ir.Off) string {
 
 // newPointers puts the pointers to the headers that leave where the packet is known.
 func (w *writer) newPointers() {
-	if pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true }); len(pointers) > 0 {
-		w.lines = slices.Insert(w.lines, w.newAt, append(pointers, "")...)
+	pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true })
+	w.lines = slices.Insert(w.lines, w.newAt, pointers...)
+	if w.newAt > 0 && w.lines[w.newAt-1] == "" && w.lines[w.newAt] == "" {
+		w.lines = slices.Delete(w.lines, w.newAt, w.newAt+1)
 	}
 }
 
