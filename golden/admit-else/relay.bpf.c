@@ -257,7 +257,6 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
@@ -357,10 +356,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -369,10 +367,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_seen(&key, lease, 16, &old);
+		enum fr_found found = find_seen(&key, lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -402,7 +399,6 @@ static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, void *data, _
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
@@ -492,10 +488,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -504,10 +499,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_seen(&key, lease, 16, &old);
+		enum fr_found found = find_seen(&key, lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -525,14 +519,12 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* gate: { */
@@ -586,7 +578,6 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 					   struct val_sources *s, struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
@@ -604,7 +595,6 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -620,11 +610,9 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->way.hop);
 
-	if (direct)
-		fr_link(data, &r->way.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -687,10 +675,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -714,10 +701,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&r->way.hop)))
-		return fr_up(skb, fr_unusable(&r->way.hop, reason_route_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->way.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&r->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->way.hop, reason_route_no_route));
 	return route_ipv4_send(skb, data, ip_end, s, r);
 }
 
@@ -725,7 +710,6 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 					   struct val_sources *s, struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
@@ -740,7 +724,6 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_drop(skb->len, reason_route_over_quota);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -756,11 +739,9 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->way.hop);
 
-	if (direct)
-		fr_link(data, &r->way.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -812,10 +793,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -839,23 +819,19 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&r->way.hop)))
-		return fr_up(skb, fr_unusable(&r->way.hop, reason_route_no_route));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->way.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&r->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->way.hop, reason_route_no_route));
 	return route_ipv6_send(skb, data, ip_end, s, r);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* route: { */
@@ -1173,10 +1149,9 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tap_changing);
 		if (found == FR_MISSING)
@@ -1451,10 +1426,9 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tap_changing);
 		if (found == FR_MISSING)
@@ -1473,14 +1447,12 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* tap: { */

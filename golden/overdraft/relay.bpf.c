@@ -182,7 +182,6 @@ static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
 					   struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
@@ -262,11 +261,10 @@ static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_flows *f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
-		found = find_flows(&key, lease, 0, &f);
+		enum fr_found found = find_flows(&key, lease, 0, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_meter_changing);
 		if (found == FR_MISSING)
@@ -281,7 +279,6 @@ static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
 					   struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
@@ -351,11 +348,10 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_flows *f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
-		found = find_flows(&key, lease, 0, &f);
+		enum fr_found found = find_flows(&key, lease, 0, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_meter_changing);
 		if (found == FR_MISSING)
@@ -368,14 +364,12 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_meter(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* meter: { */
@@ -927,14 +921,12 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* tap: { */

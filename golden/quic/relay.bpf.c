@@ -295,13 +295,11 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_copy1(struct streams_same1 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
-					  struct receiver_subscribers *r)
+static __always_inline long
+streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
@@ -452,11 +450,10 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			     stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-					__u64 short_pn, __u64 short_payload_end,
-					__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority)
+static __always_inline int
+streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -564,12 +561,11 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, void *data, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -860,13 +856,11 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_copy2(struct streams_same2 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
-					  struct receiver_subscribers *r)
+static __always_inline long
+streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
@@ -1020,11 +1014,10 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 			     stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-					__u64 short_pn, __u64 short_payload_end,
-					__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority)
+static __always_inline int
+streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1130,12 +1123,11 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, void *data, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1326,14 +1318,12 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* streams: relay & {#short: "short", #frame: "stream", #fits: by_size, #rules: (forwa... */
@@ -1473,12 +1463,10 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_offset, __u64 stream_length_end,
-					    __u64 priority, __u64 id,
-					    struct receiver_subscribers *r)
+static __always_inline long
+streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		__u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = front + 55;
 
@@ -1623,11 +1611,10 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 			       stream_id, stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, __u64 short_payload_end,
-					  __u64 stream_id_size, __u64 stream_id,
-					  __u64 stream_offset, __u64 stream_length_end,
-					  __u64 priority)
+static __always_inline int
+streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
+	       __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	       __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1726,13 +1713,11 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end, __u64 udp_end,
-						 __u64 short_payload_end, __u64 stream_id_size,
-						 __u64 stream_id, __u64 stream_offset,
-						 __u64 stream_offset_end,
-						 __u64 stream_length_present,
-						 __u64 stream_length_size, __u64 stream_length)
+static __always_inline int
+streams_4_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		      __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		      __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
+		      __u64 stream_length_size, __u64 stream_length)
 {
 	void *at_stream_length_end;
 	struct hdr_short_4 *short_4 = data + 42;
@@ -1996,12 +1981,10 @@ static __always_inline int streams_4_write2(struct streams_4_same2 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_offset, __u64 stream_length_end,
-					    __u64 priority, __u64 id,
-					    struct receiver_subscribers *r)
+static __always_inline long
+streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		__u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = front + 75;
 
@@ -2149,11 +2132,10 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 			       stream_id, stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, __u64 short_payload_end,
-					  __u64 stream_id_size, __u64 stream_id,
-					  __u64 stream_offset, __u64 stream_length_end,
-					  __u64 priority)
+static __always_inline int
+streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
+	       __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	       __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -2250,12 +2232,11 @@ static __always_inline int streams_4_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv6_stream_rest(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end, __u64 udp_end,
-						      __u64 short_payload_end, __u64 stream_id_size,
-						      __u64 stream_id, __u64 stream_offset,
-						      __u64 stream_length_present,
-						      __u64 stream_length, __u64 stream_length_end)
+static __always_inline int
+streams_4_ipv6_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
+			   __u64 stream_id, __u64 stream_offset, __u64 stream_length_present,
+			   __u64 stream_length, __u64 stream_length_end)
 {
 	void *at_stream_length_end;
 	struct hdr_short_4 *short_4 = data + 62;
@@ -2429,14 +2410,12 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* streams_4: relay & {#short: "short_4", #frame: "stream", #fits: "0x40000000", #rule... */
@@ -3294,14 +3273,12 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* datagrams: relay & {#short: "short", #frame: "datagram", #fits: by_size, #rules: [{... */

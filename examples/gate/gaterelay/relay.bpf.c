@@ -417,7 +417,6 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -472,7 +471,6 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int long_ipv4_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -514,7 +512,6 @@ static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -588,7 +585,6 @@ static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -661,7 +657,6 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
@@ -725,102 +720,19 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_rest_4(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, struct val_sources *src)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_networks *net;
-	struct val_totals *total;
-	if (fr_has(src)) { /* rule */
-		/* let origin = {net: networks: ["ip.src"]} */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
-
-			key.prefix.len = 128;
-			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-			net = find_networks(&key);
-		}
-		if (fr_has(net)) { /* rule */
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 120, &total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
-				if (found == FR_MISSING)
-					total = NULL;
-			}
-			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv4_send_8(skb, data, src, net, total);
-			}
-		}
-	}
-	struct val_totals *total_2;
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 136, &total_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
-	}
-	struct val_networks *net_2;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
-
-		key.prefix.len = 128;
-		fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-		net_2 = find_networks(&key);
-	}
-	if (!net_2)
-		return fr_up(skb, reason_long_no_networks);
-
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv4_send_9(skb, data, total_2, net_2);
-}
-
 static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
+					    const struct fr_lease *lease)
 {
-	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
-	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
-		return fr_drop(skb->len, reason_long_closed);
-	}
-	if (!fr_lease_valid(lease, now)) { /* rule */
-		return long_ipv4_send_6(skb);
-	}
-
-	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
-	/* rule */
-	if ((udp_end - 42) < 0x4b0 &&
-	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
-	      (be32(&v_long->version) == 0x6b3343cf &&
-	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2))) {
-		return fr_drop(skb->len, reason_long_too_short);
-	}
 
 	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 88, &src);
+		enum fr_found found = find_sources(&key, lease, 112, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -841,37 +753,44 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
 
 				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 96, &total);
+				enum fr_found found = find_totals(&key, lease, 120, &total);
 				if (unlikely(found == FR_CHANGING))
 					return fr_up(skb, reason_long_changing);
 				if (found == FR_MISSING)
 					total = NULL;
 			}
 			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular) { /* rule */
-					return long_ipv4_send_7(skb, data, src, net, total);
-				}
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv4_send_8(skb, data, src, net, total);
 			}
 		}
 	}
-	struct val_sources *src_2;
+	struct val_totals *total_2;
 	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+		struct key_totals key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 112, &src_2);
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 136, &total_2);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
-			src_2 = NULL;
+			return fr_up(skb, reason_long_no_totals);
 	}
+	struct val_networks *net_2;
+	{
+		struct key_networks key __attribute__((aligned(8))) = {};
 
-	return long_ipv4_rest_4(skb, data, lease, src_2);
+		key.prefix.len = 128;
+		fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+		net_2 = find_networks(&key);
+	}
+	if (!net_2)
+		return fr_up(skb, reason_long_no_networks);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv4_send_9(skb, data, total_2, net_2);
 }
 
 static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
@@ -881,52 +800,15 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
-	struct val_peers *peer;
-	struct val_totals *total;
-	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
-		/* let sender = {peer: peers: ["udp.src"]} */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.peer.addr, ld32(ipv4->src));
-			key.peer.port = be16(&udp->src_port);
-			found = find_peers(&key, lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) { /* rule */
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 64, &total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
-				if (found == FR_MISSING)
-					total = NULL;
-			}
-			if (fr_has(total)) { /* rule */
-				return long_ipv4_send_4(skb, total);
-			}
-		}
-	}
-
 	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
 	struct val_attempts *try;
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_long->id);
 		fr_put_v4(key.peer.addr, ld32(ipv4->src));
 		key.peer.port = be16(&udp->src_port);
-		found = find_attempts(&key, lease, 80, &try);
+		enum fr_found found = find_attempts(&key, lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -950,7 +832,68 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	return long_ipv4_rest_3(skb, data, lease, now, udp_end);
+	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
+	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
+		return fr_drop(skb->len, reason_long_closed);
+	}
+	if (!fr_lease_valid(lease, now)) { /* rule */
+		return long_ipv4_send_6(skb);
+	}
+
+	/* {when: "len(udp.payload) < 1200 && !(?(early))", do: [{drop: "too_short"}]}, */
+	/* rule */
+	if ((udp_end - 42) < 0x4b0 &&
+	    !((be32(&v_long->version) == 1 && ((be8(&v_long->form_to_flags) >> 4) & 3) == 1) ||
+	      (be32(&v_long->version) == 0x6b3343cf &&
+	       ((be8(&v_long->form_to_flags) >> 4) & 3) == 2))) {
+		return fr_drop(skb->len, reason_long_too_short);
+	}
+
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_sources(&key, lease, 88, &src);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src = NULL;
+	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
+
+			key.prefix.len = 128;
+			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) { /* rule */
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 96, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv4_send_7(skb, data, src, net, total);
+				}
+			}
+		}
+	}
+
+	return long_ipv4_rest_3(skb, data, lease);
 }
 
 static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
@@ -972,10 +915,9 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (set_watch) { /* rule */
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
 			if (found == FR_MISSING)
@@ -990,11 +932,10 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->src));
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -1005,10 +946,9 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.port = be16(&udp->dst_port);
-			found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
 			if (found == FR_MISSING)
@@ -1019,6 +959,38 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 			if (set_watch && peer->m_short >= 3) { /* rule */
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
 				return long_ipv4_send_3(skb, data, total);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_v4(key.peer.addr, ld32(ipv4->src));
+			key.peer.port = be16(&udp->src_port);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return long_ipv4_send_4(skb, total_2);
 			}
 		}
 	}
@@ -1093,10 +1065,9 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -1129,7 +1100,6 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1184,7 +1154,6 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int long_ipv6_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1226,7 +1195,6 @@ static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -1300,7 +1268,6 @@ static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -1373,7 +1340,6 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
@@ -1437,49 +1403,24 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_rest_4(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* let limits = {total: totals: ["udp.dst_port"]} */
-	struct val_totals *total;
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 136, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
-	}
-
-	/* let origin = {net: networks: ["ip.src"]} */
-	struct val_networks *net;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
-
-		key.prefix.len = 128;
-		fr_put_v6(key.prefix.addr, ipv6->src, 4);
-		net = find_networks(&key);
-	}
-	if (!net)
-		return fr_up(skb, reason_long_no_networks);
-
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv6_send_9(skb, data, total, net);
-}
-
 static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, struct val_sources *src)
+					    const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
 	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		enum fr_found found = find_sources(&key, lease, 112, &src);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src = NULL;
+	}
 	struct val_networks *net;
 	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
@@ -1495,65 +1436,44 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 			/* let limits = {total: totals: ["udp.dst_port"]} */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
 
 				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 96, &total);
+				enum fr_found found = find_totals(&key, lease, 120, &total);
 				if (unlikely(found == FR_CHANGING))
 					return fr_up(skb, reason_long_changing);
 				if (found == FR_MISSING)
 					total = NULL;
 			}
 			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular) { /* rule */
-					return long_ipv6_send_7(skb, data, src, net, total);
-				}
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv6_send_8(skb, data, src, net, total);
 			}
 		}
 	}
-	struct val_sources *src_2;
+	struct val_totals *total_2;
 	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+		struct key_totals key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 112, &src_2);
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 136, &total_2);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
-			src_2 = NULL;
+			return fr_up(skb, reason_long_no_totals);
 	}
 	struct val_networks *net_2;
-	struct val_totals *total_2;
-	if (fr_has(src_2)) { /* rule */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
+	{
+		struct key_networks key __attribute__((aligned(8))) = {};
 
-			key.prefix.len = 128;
-			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			net_2 = find_networks(&key);
-		}
-		if (fr_has(net_2)) { /* rule */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 120, &total_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
-				if (found == FR_MISSING)
-					total_2 = NULL;
-			}
-			if (fr_has(total_2)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv6_send_8(skb, data, src_2, net_2, total_2);
-			}
-		}
+		key.prefix.len = 128;
+		fr_put_v6(key.prefix.addr, ipv6->src, 4);
+		net_2 = find_networks(&key);
 	}
+	if (!net_2)
+		return fr_up(skb, reason_long_no_networks);
 
-	return long_ipv6_rest_4(skb, data, lease);
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv6_send_9(skb, data, total_2, net_2);
 }
 
 static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
@@ -1567,12 +1487,11 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	struct val_attempts *try;
 	{
 		struct key_attempts key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_long->id);
 		fr_put_v6(key.peer.addr, ipv6->src, 0);
 		key.peer.port = be16(&udp->src_port);
-		found = find_attempts(&key, lease, 80, &try);
+		enum fr_found found = find_attempts(&key, lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -1617,17 +1536,47 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 88, &src);
+		enum fr_found found = find_sources(&key, lease, 88, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			src = NULL;
 	}
+	struct val_networks *net;
+	struct val_totals *total;
+	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
 
-	return long_ipv6_rest_3(skb, data, lease, src);
+			key.prefix.len = 128;
+			fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			net = find_networks(&key);
+		}
+		if (fr_has(net)) { /* rule */
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 96, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv6_send_7(skb, data, src, net, total);
+				}
+			}
+		}
+	}
+
+	return long_ipv6_rest_3(skb, data, lease);
 }
 
 static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
@@ -1642,10 +1591,9 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (set_watch) { /* rule */
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
 			if (found == FR_MISSING)
@@ -1660,11 +1608,10 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.peer.addr, ipv6->src, 0);
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -1675,10 +1622,9 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.port = be16(&udp->dst_port);
-			found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
 			if (found == FR_MISSING)
@@ -1699,11 +1645,10 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			fr_put_v6(key.peer.addr, ipv6->src, 0);
 			key.peer.port = be16(&udp->src_port);
-			found = find_peers(&key, lease, 56, &peer_2);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
 			if (found == FR_MISSING)
@@ -1712,10 +1657,9 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(peer_2)) { /* rule */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
 
 				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 64, &total_2);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
 				if (unlikely(found == FR_CHANGING))
 					return fr_up(skb, reason_long_changing);
 				if (found == FR_MISSING)
@@ -1787,10 +1731,9 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
@@ -1806,14 +1749,12 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 76);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
@@ -1878,7 +1819,6 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1933,7 +1873,6 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv4_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1962,7 +1901,6 @@ static __always_inline int short_ipv4_send_5(struct __sk_buff *skb)
 static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
@@ -1983,44 +1921,7 @@ static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_t
 static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 					     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
-	struct val_peers *peer;
-	struct val_totals *total;
-	if (set_watch) { /* rule */
-		/* let sender = {peer: peers: ["udp.src"]} */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.peer.addr, ld32(ipv4->src));
-			key.peer.port = be16(&udp->src_port);
-			found = find_peers(&key, lease, 56, &peer);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
-			if (found == FR_MISSING)
-				peer = NULL;
-		}
-		if (fr_has(peer)) { /* rule */
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 64, &total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_short_changing);
-				if (found == FR_MISSING)
-					total = NULL;
-			}
-			if (fr_has(total)) { /* rule */
-				return short_ipv4_send_4(skb, total);
-			}
-		}
-	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
@@ -2029,13 +1930,14 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	if (!fr_lease_valid(lease, now)) { /* rule */
 		return short_ipv4_send_5(skb);
 	}
-	struct val_totals *total_2;
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
 	{
 		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 80, &total_2);
+		enum fr_found found = find_totals(&key, lease, 80, &total);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
@@ -2043,7 +1945,7 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
-	return short_ipv4_send_6(skb, total_2);
+	return short_ipv4_send_6(skb, total);
 }
 
 static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
@@ -2065,10 +1967,9 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (set_watch) { /* rule */
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
 			if (found == FR_MISSING)
@@ -2083,11 +1984,10 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->src));
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
@@ -2098,10 +1998,9 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.port = be16(&udp->dst_port);
-			found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
 			if (found == FR_MISSING)
@@ -2112,6 +2011,38 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 			if (set_watch && peer->m_short >= 3) { /* rule */
 				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
 				return short_ipv4_send_3(skb, data, total);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_v4(key.peer.addr, ld32(ipv4->src));
+			key.peer.port = be16(&udp->src_port);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_short_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return short_ipv4_send_4(skb, total_2);
 			}
 		}
 	}
@@ -2184,10 +2115,9 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
@@ -2220,7 +2150,6 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -2275,7 +2204,6 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv6_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -2304,7 +2232,6 @@ static __always_inline int short_ipv6_send_5(struct __sk_buff *skb)
 static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
@@ -2339,10 +2266,9 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	struct val_totals *total;
 	{
 		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 80, &total);
+		enum fr_found found = find_totals(&key, lease, 80, &total);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
@@ -2365,10 +2291,9 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (set_watch) { /* rule */
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			found = find_seen(&key, lease, 8, &fresh);
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
 			if (found == FR_MISSING)
@@ -2383,11 +2308,10 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.peer.addr, ipv6->src, 0);
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 32, &peer);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
@@ -2398,10 +2322,9 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		/* let limits = {total: totals: ["udp.dst_port"]} */
 		{
 			struct key_totals key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.port = be16(&udp->dst_port);
-			found = find_totals(&key, lease, 40, &total);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
 			if (found == FR_MISSING)
@@ -2422,11 +2345,10 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (set_watch) { /* rule */
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			fr_put_v6(key.peer.addr, ipv6->src, 0);
 			key.peer.port = be16(&udp->src_port);
-			found = find_peers(&key, lease, 56, &peer_2);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
 			if (found == FR_MISSING)
@@ -2435,10 +2357,9 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		if (fr_has(peer_2)) { /* rule */
 			{
 				struct key_totals key __attribute__((aligned(8))) = {};
-				enum fr_found found;
 
 				key.port = be16(&udp->dst_port);
-				found = find_totals(&key, lease, 64, &total_2);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
 				if (unlikely(found == FR_CHANGING))
 					return fr_up(skb, reason_short_changing);
 				if (found == FR_MISSING)
@@ -2508,10 +2429,9 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 0, &conn);
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
@@ -2527,14 +2447,12 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
@@ -2696,14 +2614,12 @@ static __always_inline int tiny_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_tiny(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
@@ -2758,7 +2674,6 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -2823,10 +2738,9 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 152, &conn);
+		enum fr_found found = find_known(&key, lease, 152, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2835,10 +2749,9 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 160, &fresh);
+		enum fr_found found = find_seen(&key, lease, 160, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2951,7 +2864,6 @@ static __always_inline int answer_ipv6_answer_send_2(struct __sk_buff *skb, void
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -3008,10 +2920,9 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 152, &conn);
+		enum fr_found found = find_known(&key, lease, 152, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -3020,10 +2931,9 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 160, &fresh);
+		enum fr_found found = find_seen(&key, lease, 160, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -3123,14 +3033,12 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 97);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* answer: { */
@@ -3237,11 +3145,10 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->dst));
 		key.peer.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 152, &peer);
+		enum fr_found found = find_peers(&key, lease, 152, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_reply_changing);
 		if (found == FR_MISSING)
@@ -3330,11 +3237,10 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.peer.addr, ipv6->dst, 0);
 		key.peer.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 152, &peer);
+		enum fr_found found = find_peers(&key, lease, 152, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_reply_changing);
 		if (found == FR_MISSING)
@@ -3361,14 +3267,12 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_reply(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* reply: { */

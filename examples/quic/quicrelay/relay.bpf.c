@@ -406,13 +406,12 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_copy1(struct streams_same1 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
-					  struct val_connections *c, struct receiver_subscribers *r)
+static __always_inline long
+streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct val_connections *c,
+	      struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
@@ -540,11 +539,10 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
 			if (found == FR_MISSING)
@@ -593,12 +591,11 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			     stream_offset, stream_length_end, priority, id, c, r);
 }
 
-static __always_inline int streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					__u64 short_payload_end, __u64 stream_id_size,
-					__u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority,
-					struct val_connections *c)
+static __always_inline int
+streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority,
+	     struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -699,13 +696,12 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		    __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		    __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -757,7 +753,6 @@ static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -765,7 +760,7 @@ static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_changing);
 		if (found == FR_MISSING)
@@ -1012,13 +1007,12 @@ static __always_inline int streams_write2(struct streams_same2 *same, struct __s
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_copy2(struct streams_same2 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
-					  struct val_connections *c, struct receiver_subscribers *r)
+static __always_inline long
+streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct val_connections *c,
+	      struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = saved_short_pn_end;
 
@@ -1147,11 +1141,10 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
 			if (found == FR_MISSING)
@@ -1202,12 +1195,11 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 			     stream_offset, stream_length_end, priority, id, c, r);
 }
 
-static __always_inline int streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					__u64 short_payload_end, __u64 stream_id_size,
-					__u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority,
-					struct val_connections *c)
+static __always_inline int
+streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority,
+	     struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -1305,13 +1297,12 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		    __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		    __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1363,7 +1354,6 @@ static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -1371,7 +1361,7 @@ static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_changing);
 		if (found == FR_MISSING)
@@ -1519,14 +1509,12 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
@@ -1627,12 +1615,11 @@ struct streams_after_ack_fan1 {
 	struct val_connections *c;
 };
 
-static __always_inline int streams_after_ack_write1(struct streams_after_ack_same1 *same,
-						    struct __sk_buff *skb, void *front,
-						    __u64 short_pn_size, __u64 short_pn_end,
-						    __u64 ack_ce_end, __u64 stream_id_size,
-						    __u64 priority, __u64 pn, __u64 id,
-						    struct receiver_subscribers *r)
+static __always_inline int
+streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff *skb, void *front,
+			 __u64 short_pn_size, __u64 short_pn_end, __u64 ack_ce_end,
+			 __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+			 struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
@@ -1701,16 +1688,13 @@ static __always_inline int streams_after_ack_write1(struct streams_after_ack_sam
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_after_ack_copy1(struct streams_after_ack_same1 *same,
-						    struct __sk_buff *skb, void *front,
-						    __u64 udp_end, __u64 short_pn_size,
-						    __u64 short_pn_end, __u64 short_payload_end,
-						    __u64 ack_ce_end, void *saved_ack_ce_end,
-						    __u64 stream_id_size, __u64 stream_id,
-						    __u64 stream_offset, __u64 stream_length_end,
-						    __u64 priority, __u64 id,
-						    struct val_connections *c,
-						    struct receiver_subscribers *r)
+static __always_inline long
+streams_after_ack_copy1(struct streams_after_ack_same1 *same, struct __sk_buff *skb, void *front,
+			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			__u64 short_payload_end, __u64 ack_ce_end, void *saved_ack_ce_end,
+			__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			__u64 stream_length_end, __u64 priority, __u64 id,
+			struct val_connections *c, struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
@@ -1839,11 +1823,10 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len,
 						  reason_streams_after_ack_changing_2);
@@ -1896,13 +1879,11 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 				       priority, id, c, r);
 }
 
-static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end,
-						  __u64 udp_end, __u64 short_pn_size,
-						  __u64 short_pn_end, __u64 short_pn,
-						  __u64 short_payload_end, __u64 ack_ce_end,
-						  __u64 stream_id_size, __u64 stream_id,
-						  __u64 stream_offset, __u64 stream_length_end,
-						  __u64 priority, struct val_connections *c)
+static __always_inline int
+streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+		       __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		       __u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		       __u64 stream_length_end, __u64 priority, struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -2009,15 +1990,13 @@ static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, __u64 short_pn,
-							 __u64 short_payload_end, __u64 ack_ce_end,
-							 void *at_ack_ce_end, __u64 stream_id_size,
-							 __u64 stream_id, __u64 stream_offset,
-							 __u64 stream_offset_end)
+static __always_inline int
+streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			      __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -2069,7 +2048,6 @@ static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, 
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -2077,7 +2055,7 @@ static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, 
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_after_ack_changing);
 		if (found == FR_MISSING)
@@ -2096,13 +2074,11 @@ static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, 
 				      stream_offset, stream_length_end, priority, c);
 }
 
-static __always_inline int streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_ect1_end)
+static __always_inline int
+streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -2173,13 +2149,12 @@ static __always_inline int streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, 
 					     stream_offset_end);
 }
 
-static __always_inline int streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_count, __u64 ack_count_end)
+static __always_inline int
+streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_count,
+			      __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -2411,12 +2386,11 @@ struct streams_after_ack_fan2 {
 	struct val_connections *c;
 };
 
-static __always_inline int streams_after_ack_write2(struct streams_after_ack_same2 *same,
-						    struct __sk_buff *skb, void *front,
-						    __u64 short_pn_size, __u64 short_pn_end,
-						    __u64 ack_ce_end, __u64 stream_id_size,
-						    __u64 priority, __u64 pn, __u64 id,
-						    struct receiver_subscribers *r)
+static __always_inline int
+streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff *skb, void *front,
+			 __u64 short_pn_size, __u64 short_pn_end, __u64 ack_ce_end,
+			 __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+			 struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
@@ -2482,16 +2456,13 @@ static __always_inline int streams_after_ack_write2(struct streams_after_ack_sam
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long streams_after_ack_copy2(struct streams_after_ack_same2 *same,
-						    struct __sk_buff *skb, void *front,
-						    __u64 udp_end, __u64 short_pn_size,
-						    __u64 short_pn_end, __u64 short_payload_end,
-						    __u64 ack_ce_end, void *saved_ack_ce_end,
-						    __u64 stream_id_size, __u64 stream_id,
-						    __u64 stream_offset, __u64 stream_length_end,
-						    __u64 priority, __u64 id,
-						    struct val_connections *c,
-						    struct receiver_subscribers *r)
+static __always_inline long
+streams_after_ack_copy2(struct streams_after_ack_same2 *same, struct __sk_buff *skb, void *front,
+			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			__u64 short_payload_end, __u64 ack_ce_end, void *saved_ack_ce_end,
+			__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			__u64 stream_length_end, __u64 priority, __u64 id,
+			struct val_connections *c, struct receiver_subscribers *r)
 {
 	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
@@ -2621,11 +2592,10 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len,
 						  reason_streams_after_ack_changing_2);
@@ -2680,13 +2650,11 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 				       priority, id, c, r);
 }
 
-static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end,
-						  __u64 udp_end, __u64 short_pn_size,
-						  __u64 short_pn_end, __u64 short_pn,
-						  __u64 short_payload_end, __u64 ack_ce_end,
-						  __u64 stream_id_size, __u64 stream_id,
-						  __u64 stream_offset, __u64 stream_length_end,
-						  __u64 priority, struct val_connections *c)
+static __always_inline int
+streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+		       __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		       __u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		       __u64 stream_length_end, __u64 priority, struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -2790,15 +2758,13 @@ static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, __u64 short_pn,
-							 __u64 short_payload_end, __u64 ack_ce_end,
-							 void *at_ack_ce_end, __u64 stream_id_size,
-							 __u64 stream_id, __u64 stream_offset,
-							 __u64 stream_offset_end)
+static __always_inline int
+streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			      __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -2850,7 +2816,6 @@ static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, 
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -2858,7 +2823,7 @@ static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, 
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_after_ack_changing);
 		if (found == FR_MISSING)
@@ -2877,13 +2842,11 @@ static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, 
 				      stream_offset, stream_length_end, priority, c);
 }
 
-static __always_inline int streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_ect1_end)
+static __always_inline int
+streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -2954,13 +2917,12 @@ static __always_inline int streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, 
 					     stream_offset_end);
 }
 
-static __always_inline int streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_count, __u64 ack_count_end)
+static __always_inline int
+streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_count,
+			      __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -3154,14 +3116,12 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 157);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
@@ -3300,10 +3260,9 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r)
+static __always_inline long
+datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_pn_size, __u64 short_pn, __u64 priority, struct receiver_subscribers *r)
 {
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
@@ -3563,7 +3522,6 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -3571,7 +3529,7 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_datagrams_changing);
 		if (found == FR_MISSING)
@@ -3738,10 +3696,9 @@ static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
-static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r)
+static __always_inline long
+datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_pn_size, __u64 short_pn, __u64 priority, struct receiver_subscribers *r)
 {
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
@@ -3928,10 +3885,9 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end)
+static __always_inline int
+datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end)
 {
 	void *at_short_pn_end;
 	void *at_datagram_length_end;
@@ -4002,7 +3958,6 @@ static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -4010,7 +3965,7 @@ static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_datagrams_changing);
 		if (found == FR_MISSING)
@@ -4095,14 +4050,12 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
@@ -4160,12 +4113,11 @@ static __always_inline int acks_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-					    __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
+static __always_inline int
+acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
+		 __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -4210,7 +4162,6 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -4218,7 +4169,7 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_acks_changing);
 		if (found == FR_MISSING)
@@ -4257,12 +4208,11 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 	return fr_drop(skb->len, reason_acks_acked);
 }
 
-static __always_inline int acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
-					    __u64 ack_count_end)
+static __always_inline int
+acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+		 __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -4472,12 +4422,11 @@ static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-					    __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
+static __always_inline int
+acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
+		 __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -4522,7 +4471,6 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -4530,7 +4478,7 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_acks_changing);
 		if (found == FR_MISSING)
@@ -4569,12 +4517,11 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 	return fr_drop(skb->len, reason_acks_acked);
 }
 
-static __always_inline int acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
-					    __u64 ack_count_end)
+static __always_inline int
+acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+		 __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -4768,14 +4715,12 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 132);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* acks: { */

@@ -618,14 +618,13 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_video_changing);
 		if (found == FR_MISSING)
@@ -645,12 +644,11 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 				 priority, partial);
 }
 
-static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_has, __u64 vp8_picture,
-					     __u64 vp8_picture_end)
+static __always_inline int
+video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
+		  __u64 vp8_picture, __u64 vp8_picture_end)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1306,14 +1304,13 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.publisher.addr, ipv6->src, 0);
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_video_changing);
 		if (found == FR_MISSING)
@@ -1333,12 +1330,11 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 				 priority, partial);
 }
 
-static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_has, __u64 vp8_picture,
-					     __u64 vp8_picture_end)
+static __always_inline int
+video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
+		  __u64 vp8_picture, __u64 vp8_picture_end)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1601,14 +1597,12 @@ static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 273);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* video: forward & { */
@@ -1985,14 +1979,13 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_audio_changing);
 		if (found == FR_MISSING)
@@ -2493,14 +2486,13 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.publisher.addr, ipv6->src, 0);
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_audio_changing);
 		if (found == FR_MISSING)
@@ -2670,14 +2662,12 @@ static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_audio(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 266);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
