@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,7 +32,8 @@ const (
 	size     = 4096            // bytes of an answer
 	requests = 200             // of a connection
 	openings = 3000            // packets a second of an attack that has the server make connections
-	times    = 10              // the clients' packets, of an attack whose packets are cheap for the server
+	cheap    = 150_000         // of one whose packets cost it little
+	times    = 10              // the clients' packets, of a mixture
 	filtered = 50_000          // packets a second, where only the cost of filtering is measured
 )
 
@@ -45,8 +47,8 @@ func attacks(clients float64) map[string]lab.Rates {
 	all := map[string]lab.Rates{none: {}}
 	all[string(lab.Handshakes)] = lab.Rates{lab.Handshakes: openings}
 	all[string(lab.Initials)] = lab.Rates{lab.Initials: openings}
-	all[string(lab.Garbage)] = lab.Rates{lab.Garbage: times * clients}
-	all[string(lab.Strays)] = lab.Rates{lab.Strays: times * clients}
+	all[string(lab.Garbage)] = lab.Rates{lab.Garbage: cheap}
+	all[string(lab.Strays)] = lab.Rates{lab.Strays: cheap}
 	all[string(lab.Flood)] = lab.Rates{lab.Flood: times * clients}
 	all[together] = lab.Rates{
 		lab.Handshakes: openings, lab.Initials: openings,
@@ -88,7 +90,9 @@ func Run(ctx context.Context, b *trial.Book) error {
 	kinds := attacks(clients)
 	b.Printf("8 clients, %d bytes an answer, a new connection after %d requests; they send %.0f packets a second.\n",
 		size, requests, clients)
-	b.Printf("Packets a second: handshakes and Initials %d, of other attacks %.0f.\n", openings, times*clients)
+	b.Printf("Packets a second: handshakes and Initials %d, garbage and unknown IDs %d, ten times %.0f; together as "+
+		"many handshakes and Initials, and %.0f of garbage and of unknown IDs each.\n", openings, cheap,
+		times*clients, times*clients/2)
 	var names []string
 	for _, scene := range scenes() {
 		for _, v := range lab.Variants {
@@ -199,16 +203,17 @@ func clientPackets(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	before, err := s.ServerDev.Received()
-	if err != nil {
-		return 0, errors.Join(err, s.close())
+	most := 0.0 // of several spells: the machine may be slow for a while
+	for range 3 {
+		before, err1 := s.ServerDev.Received()
+		r, err2 := s.clients(ctx, measured/2)
+		after, err3 := s.ServerDev.Received()
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return 0, errors.Join(err, s.close())
+		}
+		most = max(most, float64(after-before)/r.Took.Seconds())
 	}
-	r, err := s.clients(ctx, measured)
-	if err != nil {
-		return 0, errors.Join(err, s.close())
-	}
-	after, err := s.ServerDev.Received()
-	return math.Round(float64(after-before)/r.Took.Seconds()/1000) * 1000, errors.Join(err, s.close())
+	return math.Round(most/1000) * 1000, s.close()
 }
 
 // load measures requests under attack.
@@ -243,21 +248,23 @@ func summarize(b *trial.Book) error {
 	if err != nil {
 		return err
 	}
-	quiet := b.Median(name(lab.NoGate, none), "requests")
+	quiet := name(lab.NoGate, none)
 	for _, scene := range scenes() {
 		with, without := name(lab.Kernel, scene), name(lab.NoGate, scene)
-		if math.IsNaN(b.Median(with, "requests")) || math.IsNaN(b.Median(without, "requests")) {
+		if math.IsNaN(ratio(b, with, without, "requests")) {
 			continue
 		}
-		b.Printf("%s: gate against no gate: throughput %+.0f%% (p = %.2g), mean duration %+.0f%%; %.0f%% of the "+
-			"throughput without an attack and a gate.\n\n", scene, change(b, with, without, "requests"),
+		b.Printf("%s: gate against no gate: throughput %+.0f%% (p = %.2g), mean duration %+.0f%%; against user space: "+
+			"throughput %+.0f%%; %.0f%% of the throughput without an attack and a gate.\n\n", scene,
+			change(b, with, without, "requests"),
 			trial.Greater(b.Values(with, "requests"), b.Values(without, "requests")), change(b, with, without, "mean"),
-			100*b.Median(with, "requests")/quiet)
+			change(b, with, name(lab.UserSpace, scene), "requests"), 100*ratio(b, with, quiet, "requests"))
 	}
 	flood := string(lab.Flood)
-	if most := b.Median(name(unread, flood), "requests"); !math.IsNaN(most) {
+	most := name(unread, flood)
+	if share := ratio(b, most, quiet, "requests"); !math.IsNaN(share) {
 		b.Printf("%s: where the device drops all of it unread: %.0f%% of the throughput without an attack; the gate "+
-			"has %.0f%% of that.\n\n", flood, 100*most/quiet, 100*b.Median(name(lab.Kernel, flood), "requests")/most)
+			"has %.0f%% of that.\n\n", flood, 100*share, 100*ratio(b, name(lab.Kernel, flood), most, "requests"))
 	}
 	err = b.Table(
 		trial.Column{Figure: "processor", Unit: "ns a packet"}, trial.Column{Figure: "kernel", Unit: "of them"},
@@ -280,5 +287,21 @@ func summarize(b *trial.Book) error {
 
 // change is how much a figure of a variant differs from another one's, in percent.
 func change(b *trial.Book, with, without, figure string) float64 {
-	return 100 * (b.Median(with, figure)/b.Median(without, figure) - 1)
+	return 100 * (ratio(b, with, without, figure) - 1)
+}
+
+// ratio compares a figure of two variants run by run, and returns the median: where the machine is slow for a while, it
+// is slow for both.
+func ratio(b *trial.Book, with, without, figure string) float64 {
+	x, y := b.Values(with, figure), b.Values(without, figure)
+	n := min(len(x), len(y))
+	if n == 0 {
+		return math.NaN()
+	}
+	all := make([]float64, n)
+	for i := range all {
+		all[i] = x[i] / y[i]
+	}
+	slices.Sort(all)
+	return (all[(n-1)/2] + all[n/2]) / 2
 }
