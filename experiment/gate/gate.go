@@ -137,7 +137,7 @@ func start(v lab.Variant) (_ *server, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.net.Close())
+			err = errors.Join(err, s.receive(), s.net.Close())
 		}
 	}()
 	if s.Lab, err = lab.New(s.net); err != nil {
@@ -183,12 +183,14 @@ func pin(pid, cpu int) error {
 	return err
 }
 
-func (s *server) close() error {
-	var err error
-	if s.discard != nil {
-		err = s.discard.Close()
+func (s *server) close() error { return errors.Join(s.receive(), s.Stop(), s.net.Close()) }
+
+// receive has the device take packets again.
+func (s *server) receive() error {
+	if s.discard == nil {
+		return nil
 	}
-	return errors.Join(err, s.Stop(), s.net.Close())
+	return s.discard.Close()
 }
 
 func (s *server) clients(ctx context.Context, d time.Duration) (lab.Result, error) {
