@@ -240,6 +240,7 @@ func TestDeath(t *testing.T) {
 			l, _ := start(t, lab.NoGate, nil)
 			p, err := l.Start(lab.Watcher, gate.Config{
 				Interfaces: []string{"eth0", "eth1"}, Watch: true, IDLength: 4, Closed: closed, PinPath: pin(t),
+				Quotas: gate.Quotas{Newcomers: runtime.Rate{PerSecond: 1, Burst: 1}},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -251,6 +252,17 @@ func TestDeath(t *testing.T) {
 			defer old.Close()
 			if err := old.Get(t.Context(), 100); err != nil {
 				t.Fatal(err)
+			}
+			if !closed { // while the process lives, the attack takes what newcomers may have
+				stop, err := l.Attack(lab.Rates{lab.Initials: 200})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() {
+					if _, err := stop(); err != nil {
+						t.Error(err)
+					}
+				}()
 			}
 			p.Kill()
 			refused := func() bool {
@@ -264,11 +276,12 @@ func TestDeath(t *testing.T) {
 				return c.Get(ctx, 100) != nil
 			}
 			if closed {
-				if err := testnet.Until(5*time.Second, "new connections are refused", refused); err != nil {
-					t.Error(err)
-				}
-			} else if time.Sleep(2 * time.Second); refused() { // the lease has lapsed
-				t.Error("new connections are refused")
+				err = testnet.Until(5*time.Second, "new connections are refused", refused)
+			} else {
+				err = testnet.Until(5*time.Second, "new connections pass", func() bool { return !refused() })
+			}
+			if err != nil {
+				t.Error(err)
 			}
 			if err := old.Get(t.Context(), 100); err != nil {
 				t.Errorf("a connection from before: %v", err)

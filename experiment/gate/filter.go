@@ -1,15 +1,11 @@
 package gate
 
 import (
-	"bufio"
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"runtime"
-	"sync/atomic"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -18,185 +14,218 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/gate/lab"
-	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// This file measures what it costs to filter packets, in the kernel and in user space alike: a loop counts on the
-// server's processor whenever nothing else wants it, and counts less while packets are filtered.
+// This file measures what it costs to filter packets, in the kernel and in user space alike: the time of the server's
+// process, and that which the kernel has for packets on its processor. What it costs to receive them is subtracted.
 
-// loopRole has a copy of this program count.
-const loopRole = "FASTRELAY_GATELOOP"
-
-// spell is how long is counted.
+// spell is how long is measured.
 const spell = time.Second
 
-// loopMain counts with the lowest priority, and prints for each line that it reads how far it has come.
-func loopMain() {
-	if os.Getenv(loopRole) == "" {
-		return
+// tracer runs programs at raw tracepoints. They share a map with one value for each processor.
+type tracer struct {
+	values *ebpf.Map
+	links  []link.Link
+}
+
+// newTracer makes one whose values have so many bytes.
+func newTracer(size uint32) (*tracer, error) {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: size, MaxEntries: 1})
+	return &tracer{values: m}, err
+}
+
+// at runs code at a tracepoint, with the first argument of the tracepoint in R7, the process in R8, the time in R9, and
+// the value in R0. It may jump to "end".
+func (t *tracer) at(tracepoint string, code ...asm.Instruction) error {
+	all := append(asm.Instructions{
+		asm.LoadMem(asm.R7, asm.R1, 0, asm.DWord),
+		asm.FnGetCurrentPidTgid.Call(), asm.Mov.Reg(asm.R8, asm.R0), asm.RSh.Imm(asm.R8, 32),
+		asm.FnKtimeGetNs.Call(), asm.Mov.Reg(asm.R9, asm.R0),
+		asm.StoreImm(asm.RFP, -4, 0, asm.Word), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
+		asm.LoadMapPtr(asm.R1, t.values.FD()), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "end"),
+	}, code...)
+	all = append(all, asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return())
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL", Instructions: all})
+	if err != nil {
+		return err
 	}
-	runtime.LockOSThread()
-	var set unix.CPUSet
-	set.Set(turnlab.RelayCPU)
-	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}
-	if err := errors.Join(unix.SchedSetaffinity(0, &set), unix.SchedSetAttr(0, &attr, 0)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	defer prog.Close()
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: tracepoint, Program: prog})
+	if err == nil {
+		t.links = append(t.links, l)
 	}
-	var n atomic.Uint64
-	go func() {
-		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-			fmt.Println(n.Load())
-		}
-		os.Exit(0)
-	}()
-	for {
-		n.Add(1)
+	return err
+}
+
+func (t *tracer) close() error {
+	err := t.values.Close()
+	for _, l := range t.links {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
+
+// add adds a register to the value's number at an offset.
+func add(off int16, r asm.Register) []asm.Instruction {
+	return []asm.Instruction{
+		asm.LoadMem(asm.R2, asm.R0, off, asm.DWord), asm.Add.Reg(asm.R2, r),
+		asm.StoreMem(asm.R0, off, asm.R2, asm.DWord),
 	}
 }
 
-// loop is the counting process.
-type loop struct {
-	cmd      *exec.Cmd
-	commands io.WriteCloser
-	replies  *bufio.Reader
-}
-
-func startLoop() (*loop, error) {
-	self, err := os.Executable()
+// countCalls counts the system calls of a process.
+func countCalls(pid int) (*tracer, error) {
+	t, err := newTracer(8)
 	if err != nil {
 		return nil, err
 	}
-	l := &loop{cmd: exec.Command(self)}
-	l.cmd.Env = append(os.Environ(), loopRole+"=1")
-	l.cmd.Stderr = os.Stderr
-	if l.commands, err = l.cmd.StdinPipe(); err != nil {
-		return nil, err
+	code := append([]asm.Instruction{asm.JNE.Imm(asm.R8, int32(pid), "end"), asm.Mov.Imm(asm.R1, 1)}, add(0, asm.R1)...)
+	if err := t.at("sys_enter", code...); err != nil {
+		return nil, errors.Join(err, t.close())
 	}
-	out, err := l.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	l.replies = bufio.NewReader(out)
-	return l, testnet.StartChild(l.cmd)
+	return t, nil
 }
 
-func (l *loop) close() error {
-	return errors.Join(l.commands.Close(), l.cmd.Wait())
-}
-
-func (l *loop) count() (n uint64, err error) {
-	if _, err := fmt.Fprintln(l.commands); err != nil {
-		return 0, err
+func (t *tracer) calls() (n uint64, err error) {
+	var all []uint64
+	err = t.values.Lookup(uint32(0), &all)
+	for _, v := range all {
+		n += v
 	}
-	_, err = fmt.Fscanln(l.replies, &n)
 	return n, err
 }
 
-// rate is how fast it counts during a spell.
-func (l *loop) rate() (float64, error) {
-	before, err := l.count()
+// timePackets measures how long the kernel works on packets that have come in (NET_RX), except while it interrupts a
+// process, whose time it is counted as.
+func timePackets(pid int) (*tracer, error) {
+	const netRX = 3
+	t, err := newTracer(16)
+	if err != nil {
+		return nil, err
+	}
+	end := append([]asm.Instruction{
+		asm.JNE.Imm(asm.R7, netRX, "end"), asm.JEq.Imm(asm.R8, int32(pid), "end"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord), asm.Sub.Reg(asm.R9, asm.R1),
+	}, add(8, asm.R9)...)
+	err = errors.Join(
+		t.at("softirq_entry", asm.JNE.Imm(asm.R7, netRX, "end"), asm.StoreMem(asm.R0, 0, asm.R9, asm.DWord)),
+		t.at("softirq_exit", end...))
+	if err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+// onPackets is how long it was, on the server's processor.
+func (t *tracer) onPackets() (time.Duration, error) {
+	var all []struct{ Began, Took uint64 }
+	err := t.values.Lookup(uint32(0), &all)
 	if err != nil {
 		return 0, err
 	}
-	begin := time.Now()
-	time.Sleep(spell)
-	after, err := l.count()
-	return float64(after-before) / time.Since(begin).Seconds(), err
+	return time.Duration(all[turnlab.RelayCPU].Took), nil
 }
 
-// calls counts the system calls of a process.
-type calls struct {
-	counter *ebpf.Map
-	link    link.Link
+// running is how long the threads of a process have run.
+func running(pid int) (sum time.Duration, err error) {
+	files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task", "*", "schedstat"))
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		ran, _, _ := strings.Cut(string(text), " ")
+		n, err2 := strconv.ParseInt(ran, 10, 64)
+		if err := errors.Join(err, err2); err != nil {
+			return 0, err
+		}
+		sum += time.Duration(n)
+	}
+	return sum, err
 }
 
-func countCalls(pid int) (_ *calls, err error) {
-	c := &calls{}
-	spec := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
-	if c.counter, err = ebpf.NewMap(spec); err != nil {
+// discard has the attacked device drop what it receives, unread.
+func discard(on *lab.Lab) (link.Link, error) {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, actShot), asm.Return()},
+	})
+	if err != nil {
 		return nil, err
 	}
-	code := asm.Instructions{
-		asm.FnGetCurrentPidTgid.Call(), asm.RSh.Imm(asm.R0, 32), asm.JNE.Imm(asm.R0, int32(pid), "end"),
-		asm.StoreImm(asm.RFP, -4, 0, asm.Word), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -4),
-		asm.LoadMapPtr(asm.R1, c.counter.FD()), asm.FnMapLookupElem.Call(), asm.JEq.Imm(asm.R0, 0, "end"),
-		asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
-		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return(),
-	}
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.RawTracepoint, License: "GPL", Instructions: code})
-	if err != nil {
-		return nil, errors.Join(err, c.counter.Close())
-	}
 	defer prog.Close()
-	c.link, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: prog})
-	if err != nil {
-		return nil, errors.Join(err, c.counter.Close())
-	}
-	return c, nil
+	var l link.Link
+	err = on.Server.Do(func() error {
+		l, err = link.AttachTCX(link.TCXOptions{
+			Interface: on.AttackedDev.Index, Program: prog, Attach: ebpf.AttachTCXIngress,
+		})
+		return err
+	})
+	return l, err
 }
 
-func (c *calls) count() (n uint64, err error) { return n, c.counter.Lookup(uint32(0), &n) }
-
-func (c *calls) close() error { return errors.Join(c.link.Close(), c.counter.Close()) }
+// actShot is TC_ACT_SHOT.
+const actShot = 2
 
 // filter measures the cost of a packet that doesn't belong to any connection, without clients.
-func filter(_ context.Context, v lab.Variant) (_ map[string]float64, err error) {
+func filter(v lab.Variant) (_ map[string]float64, err error) {
 	s, err := start(v)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	l, err := startLoop()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, l.close()) }()
-	time.Sleep(warm) // the pool of connection IDs is filled
-	idle, err := l.rate()
-	if err != nil {
-		return nil, err
-	}
 	stop, err := s.Attack(lab.Rates{lab.Garbage: filtered / 2, lab.Strays: filtered / 2})
 	if err != nil {
 		return nil, err
 	}
-	time.Sleep(warm / 2)
-	busy, packets, system, err := spellUnderAttack(s, l)
-	_, err2 := stop()
-	if err := errors.Join(err, err2); err != nil {
-		return nil, err
-	}
-	return map[string]float64{
-		"processor":    max(0, 1-busy/idle) * 1e9 / packets,
-		"system calls": 1000 * system / packets,
-	}, nil
+	defer func() {
+		_, err2 := stop()
+		err = errors.Join(err, err2)
+	}()
+	time.Sleep(warm)
+	figures := map[string]float64{}
+	return figures, errors.Join(timed(s, figures), called(s, figures))
 }
 
-// spellUnderAttack returns the loop's rate, and packets and system calls a second. Calls are counted apart: that costs.
-func spellUnderAttack(s *server, l *loop) (rate, packets, system float64, err error) {
-	received := func() (n uint64) {
-		if err == nil {
-			n, err = s.AttackedDev.Received()
+// during returns by how much each of some numbers rises in a spell.
+func during(from ...func() (uint64, error)) ([]float64, error) {
+	out, errs := make([]float64, len(from)), make([]error, 0, 2*len(from))
+	read := func(sign float64) {
+		for i, f := range from {
+			n, err := f()
+			out[i] += sign * float64(n)
+			errs = append(errs, err)
 		}
-		return n
 	}
-	before, begin := received(), time.Now()
-	if err != nil {
-		return 0, 0, 0, err
-	}
-	if rate, err = l.rate(); err != nil {
-		return 0, 0, 0, err
-	}
-	packets = float64(received()-before) / time.Since(begin).Seconds()
-	c, err2 := countCalls(s.Pid())
-	if err := errors.Join(err, err2); err != nil {
-		return 0, 0, 0, err
-	}
-	defer func() { err = errors.Join(err, c.close()) }()
-	begin = time.Now()
+	read(-1)
 	time.Sleep(spell)
-	n, err := c.count()
-	return rate, packets, float64(n) / time.Since(begin).Seconds(), err
+	read(1)
+	return out, errors.Join(errs...)
+}
+
+// timed measures the time of the processor that a packet takes, and counts packets that are refused.
+func timed(s *server, figures map[string]float64) (err error) {
+	t, err := timePackets(s.Pid())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	n, err := during(s.AttackedDev.Received, s.Dropped,
+		func() (uint64, error) { d, err := t.onPackets(); return uint64(d), err },
+		func() (uint64, error) { d, err := running(s.Pid()); return uint64(d), err })
+	figures["rate"], figures["refused"] = n[0]/spell.Seconds(), 100*n[1]/n[0]
+	figures["kernel"], figures["process"], figures["processor"] = n[2]/n[0], n[3]/n[0], (n[2]+n[3])/n[0]
+	return err
+}
+
+// called counts system calls. It is done apart: it costs something, too.
+func called(s *server, figures map[string]float64) (err error) {
+	t, err := countCalls(s.Pid())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	n, err := during(s.AttackedDev.Received, t.calls)
+	figures["system calls"] = 1000 * n[1] / n[0]
+	return err
 }

@@ -23,8 +23,15 @@ func TestSummarize(t *testing.T) {
 		name(lab.NoGate, none):     {"requests": 1000, "mean": 8},
 		name(lab.NoGate, together): {"requests": 100, "mean": 80},
 		name(lab.Kernel, together): {"requests": 900, "mean": 4},
-		filterName(lab.UserSpace):  {"processor": 2000, "system calls": 200},
-		filterName(lab.Kernel):     {"processor": 500, "system calls": 1},
+
+		name(lab.UserSpace, together): {"requests": 600, "mean": 6},
+
+		filterName(unread):        {"processor": 100},
+		filterName(lab.UserSpace): {"processor": 2100, "system calls": 200},
+		filterName(lab.Kernel):    {"processor": 600, "system calls": 1},
+
+		name(unread, string(lab.Flood)):     {"requests": 800, "mean": 10},
+		name(lab.Kernel, string(lab.Flood)): {"requests": 600, "mean": 12},
 	}
 	var variants []string
 	for v := range figures {
@@ -41,8 +48,10 @@ func TestSummarize(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"all together: gate against no gate: throughput +800% (p = 0), mean duration -95%; 90% of the throughput",
-		"processor -75%, system calls -99.5%",
+		"all together: gate against no gate: throughput +800% (p = 0), mean duration -95%; against user space: " +
+			"throughput +50%; 90% of the throughput",
+		"500 ns a packet in the gate, 2000 in user space, -75%; system calls -99.5%",
+		"80% of the throughput without an attack; the gate has 75% of that",
 	} {
 		if !strings.Contains(string(table), want) {
 			t.Errorf("no %q in:\n%s", want, table)

@@ -27,36 +27,72 @@ func (f *function) copy(s *ir.Copy) {
 		f.fail("the copy at %s is not made in place, for a hop of a row", s.Pos)
 		return
 	}
-	w.copy, w.linked = s, f.prog.ir.L2
-	w.scope = f.scope
-	for _, c := range n.all { // all that any of them writes
+	f.prog.copies++
+	w.copies(f, s)
+	w.cover(s.Pos, &s.Effects)
+	w.coverAll(w.function, s.Pos)
+	n.write(w)
+	f.stmt(s.Pos, "return %s;", f.made(w, "long", "copy"))
+}
+
+// copies has a function make a copy, or a part of one, for f.
+func (w *writer) copies(f *function, s *ir.Copy) {
+	w.copy, w.linked, w.inPlace = s, f.prog.ir.L2, true
+	w.scope, w.makes = f.scope, f.makes
+	for _, c := range f.fan.all { // all that any of them writes
 		if c.Rewrite != nil {
 			w.leaves = append(w.leaves, c.Rewrite.Parts...)
 		}
 	}
 	w.sharesNames(f)
 	w.declared = maps.Clone(f.declared)
-	w.fan, w.turn = n, n
+	w.fan, w.turn = f.fan, f.fan
 	w.known.plain, w.reason = f.known.plain, f.reason
-	w.cover(s.Pos, &s.Effects)
-	w.coverAll(w.function, s.Pos)
-	n.write(w)
-
-	f.prog.copies++
-	name := fmt.Sprintf("%s_copy%d", f.prog.short, f.prog.copies)
-	f.timed, w.timed = f.timed || w.timed, false
-	params, args := f.pass(w.function)
-	params, args = append([]string{n.same() + " *same"}, params...), append([]string{"same"}, args...)
-	*f.makes = append(*f.makes,
-		w.assemble(fmt.Sprintf("static __always_inline long %s(%s)", name, strings.Join(params, ", "))))
-	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
 }
 
-// write renders the function.
+// made puts a function that makes a copy, or a part of one, in front of f. It returns the call.
+func (f *function) made(w *writer, result, what string) string {
+	name := f.prog.unique(fmt.Sprintf("%s_%s%d", f.prog.short, what, f.prog.copies))
+	f.timed, w.timed = f.timed || w.timed, false
+	params, args := f.pass(w.function)
+	params, args = append([]string{f.fan.same() + " *same"}, params...), append([]string{"same"}, args...)
+	*f.makes = append(*f.makes,
+		w.assemble(fmt.Sprintf("static __always_inline %s %s(%s)", result, name, strings.Join(params, ", "))))
+	return fmt.Sprintf("%s(%s)", name, strings.Join(args, ", "))
+}
+
+// write renders the function. Where something has to be given back if the kernel refuses, another function rewrites the
+// packet, so that it is given back in one place.
 func (n *fan) write(w *writer) {
 	s := w.copy
-	w.inPlace = true
 	w.fx.before()
+	refused := ""
+	if len(w.fx.undo) == 0 {
+		refused = n.rewrite(w)
+	} else {
+		inner := w.prog.writer(s.Rewrite, &ir.Effects{})
+		inner.copies(w.function, s)
+		inner.inner = true
+		inner.line("return %s;", n.rewrite(inner))
+		refused = w.made(inner, "int", "write")
+	}
+	w.line("")
+	w.failIf("unlikely(" + refused + ")")
+	i := slices.Index(n.tallies, s.Reason)
+	if i < 0 {
+		i = len(n.tallies)
+		n.tallies = append(n.tallies, s.Reason)
+	}
+	w.line("same->%s++;", tally(i))
+	w.line("fr_copied(%s, skb->len);", w.identity(n.Row))
+	w.fx.after()
+	w.line("return 0;")
+}
+
+// rewrite renders how the packet is rewritten. It returns the call that has it cloned and sent, and is true where the
+// kernel refuses.
+func (n *fan) rewrite(w *writer) string {
+	s := w.copy
 	w.cells = append(w.back(), w.stores()...)
 	odd := n.copySums(w)
 	w.metadata()
@@ -73,6 +109,7 @@ func (n *fan) write(w *writer) {
 	w.rederive()
 	w.line("")
 	w.newAt = len(w.lines)
+	w.line("")
 	if w.linked {
 		w.line("fr_link(data, %s);", w.hopPointer(s.Hop))
 	}
@@ -108,21 +145,11 @@ func (n *fan) write(w *writer) {
 	w.lines = append(here, w.lines...)
 	w.data, w.ptrsUsed, w.fan = false, nil, n
 
-	w.line("")
 	refused := fmt.Sprintf("bpf_clone_redirect(skb, %sifindex, 0)", hop)
 	for _, kind := range odd {
 		refused = fmt.Sprintf("%s == FR_SUM_ODD || %s", kind, refused)
 	}
-	w.failIf("unlikely(" + refused + ")")
-	i := slices.Index(n.tallies, s.Reason)
-	if i < 0 {
-		i = len(n.tallies)
-		n.tallies = append(n.tallies, s.Reason)
-	}
-	w.line("same->%s++;", tally(i))
-	w.line("fr_copied(%s, skb->len);", w.identity(n.Row))
-	w.fx.after()
-	w.line("return 0;")
+	return refused
 }
 
 // blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and

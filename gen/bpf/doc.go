@@ -7,7 +7,8 @@
 //	            or one of the next
 //	P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
-//	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy (fanout.go)
+//	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy, for which P_write1 rewrites
+//	            the packet (fanout.go, copy.go)
 //
 // Places in the packet have names: each header is a packed structure (headers.go) that the plan's HeaderParts give.
 // What differs from packet to packet in no way is in templates/fastrelay.h, and in

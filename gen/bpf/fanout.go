@@ -18,6 +18,7 @@ import (
 //	         puts the packet right again
 //	P_turn1  decides for one receiver: the kernel calls it by bpf_loop
 //	P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
+//	P_write1 does that part of it, where P_copy1 has something to give back if it fails
 //
 // Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of
 // two kinds. Pointers stand in a structure on the stack of the first function, where the verifier knows what they are.

@@ -80,6 +80,11 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
+	if f.turn == nil && s.Hop.Row != nil && s.TooBig+1 == s.Reasons[ir.HopNone] {
+		f.stopIf(s.Pos, fmt.Sprintf("unlikely(!fr_fits(%s, %s))", f.hopPointer(s.Hop), length), nil,
+			fmt.Sprintf("return fr_up(skb, %s);", f.prog.unusable("fr_unfit", f.hopPointer(s.Hop), s)))
+		return
+	}
 	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
 		f.stopIf(s.Pos, fmt.Sprintf("unlikely(%sstate != FR_HOP_DIRECT)", hop), nil,
 			f.endsFor("decline", f.prog.unusable("fr_indirect", f.hopPointer(s.Hop), s, ir.HopNeighbour)))

@@ -40,19 +40,20 @@ type function struct {
 	reason string // what a packet passes to the stack under that a check of ours stops
 
 	// What the text refers to, for declarations and parameters.
-	varsUsed []*ir.Var
-	rowsUsed []*ir.Row
-	ptrsUsed []*ir.Var
-	hopsUsed []lookedUp
-	data     bool
-	now      bool
-	timed    bool              // it reads the monotonic clock
-	leased   bool              // it uses the relay's lease
-	writes   bool              // it is a function that writes
-	name     string            // in C
-	path     string            // what the names of functions begin with that it calls
-	last     bool              // what is rendered ends the packet's way
-	values   map[string]string // names of values, by how they are computed
+	varsUsed  []*ir.Var
+	rowsUsed  []*ir.Row
+	ptrsUsed  []*ir.Var
+	hopsUsed  []lookedUp
+	data      bool
+	now       bool
+	timed     bool              // it reads the monotonic clock
+	leased    bool              // it uses the relay's lease
+	writes    bool              // it is a function that writes
+	declaring bool              // its first line is a declaration
+	name      string            // in C
+	path      string            // what the names of functions begin with that it calls
+	last      bool              // what is rendered ends the packet's way
+	values    map[string]string // names of values, by how they are computed
 
 	names      names // that are taken in it
 	varNames   map[*ir.Var]string
@@ -348,9 +349,6 @@ func (f *function) entry() []string {
 	if f.prog.flow {
 		f.data, f.ptrsUsed = false, nil // they are its parameters
 	}
-	if f.data || len(f.ptrsUsed) > 0 {
-		out = append(out, "\tvoid *data, *data_end;")
-	}
 	if f.leased {
 		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
 	}
@@ -365,10 +363,10 @@ func (f *function) entry() []string {
 		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
 	}
 	if f.data || len(f.ptrsUsed) > 0 {
-		out = append(out, "\tdata = (void *)(long)skb->data;", "\tdata_end = (void *)(long)skb->data_end;")
+		out = append(out, "\tvoid *data = (void *)(long)skb->data;", "\tvoid *data_end = (void *)(long)skb->data_end;")
 	}
 	if pointers := f.headerPointers(packetCame, fixed); len(pointers) > 0 {
-		out = append(append(out, ""), pointers...)
+		out = append(out, pointers...)
 	}
 	return append(append(out, f.text()...), "}")
 }

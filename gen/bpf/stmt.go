@@ -406,9 +406,6 @@ func (f *function) lookup(s *ir.Lookup) {
 	} else {
 		f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[t])
 	}
-	if copied(t) {
-		f.line("enum fr_found found;")
-	}
 	f.line("")
 	if t.Kind != "array" {
 		f.members(onStack("key"), s.Key, s.Pos)
@@ -423,7 +420,7 @@ func (f *function) lookup(s *ir.Lookup) {
 			f.usesNow()
 			args += ", now"
 		}
-		f.stmt(s.Pos, "found = find_%s(%s);", ident(t.Name), args)
+		f.stmt(s.Pos, "enum fr_found found = find_%s(%s);", ident(t.Name), args)
 		if !s.Row.Optional && f.turn == nil {
 			f.unless(s.Pos, "unlikely(found == FR_CHANGING)", s.Changing)
 			f.unless(s.Pos, "found == FR_MISSING", s.Miss)

@@ -20,7 +20,6 @@ const (
 // longer are cases with a function that has more lines.
 var longer = map[string]string{
 	"testdata": "specs for tests, with more in one program than one would write",
-	"quic":     "a copy with two credits, two numbers and a record",
 }
 
 // Generated C is what a reviewer of the kernel reads: lines of at most 100 columns, functions of at most 120 lines, a

@@ -215,6 +215,7 @@ func (w *writer) checksum(s *sum) {
 	} else {
 		value = "__be16 " + value
 	}
+	absent := s.Absent
 	switch {
 	case s.Swap != nil:
 		if s.Offloaded {
@@ -226,11 +227,14 @@ func (w *writer) checksum(s *sum) {
 		w.line("%s = %s(%s + %s);", value, s.function(), s.name("payload"), w.add(now))
 	case s.Offloaded:
 		set := strings.Replace(s.function(), "fr_checksum", "fr_csum_set", 1)
+		if absent = s.Absent && !s.Optional; s.Absent && s.Optional {
+			set = "fr_csum_set_or_0"
+		}
 		w.line("%s(&%s, %s, %s);", set, s.name("csum"), w.add(was), w.add(now))
 	default:
 		w.line("%s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, now))
 	}
-	if s.Absent {
+	if absent {
 		w.line("if (!%s) /* no checksum came, none leaves */", old)
 		w.line("\t%s = 0;", s.value())
 	}

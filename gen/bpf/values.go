@@ -12,7 +12,8 @@ import (
 )
 
 // What a write function writes: the stores into the packet that leaves, and their values. A value is cut into scalars
-// that fit a register. Each is computed once, from the packet that came, and has a name.
+// that fit a register. One that is read from the packet that came is computed before the packet changes, and has a
+// name. One that is simply read from a row is read where it is needed: to keep it on the stack would cost more.
 
 // cell is a store into the front of the packet that leaves.
 type cell struct {
@@ -91,6 +92,7 @@ type scalar struct {
 	load *ir.Off // where it is a part of the packet that came, as it is
 	want string  // what it is called, where nothing better is known
 	le   bool    // little endian
+	row  bool    // it comes from rows and variables: it can be read again after the packet has changed
 }
 
 // packet is a part of the packet that came.
@@ -115,6 +117,7 @@ func (w *writer) join(a, b scalar) (scalar, bool) {
 
 // wire cuts a value into scalars.
 func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
+	row := lasting(e)
 	if e.Type().IsBytes() {
 		b := w.bytes(e)
 		from := 0
@@ -131,7 +134,7 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 			sizes = []int{16}
 		}
 		for _, n := range sizes {
-			s := scalar{size: n, code: b.load(from+done, n)}
+			s := scalar{size: n, code: b.load(from+done, n), row: row}
 			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
 				s = w.packet(plus(l.Off, done), n)
 				if s.want = "old_" + ident(l.Field); done > 0 {
@@ -163,9 +166,19 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		}
 	}
 	if size == 1 || little {
-		return []scalar{{size: size, code: w.expr(e), le: little}}
+		return []scalar{{size: size, code: w.expr(e), le: little, row: row}}
 	}
-	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e))}}
+	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e)), row: row}}
+}
+
+// lasting reports whether an expression has the same value after the packet has changed.
+func lasting(e ir.Expr) bool {
+	for e := range ir.Exprs(e) {
+		if _, counter := e.(*ir.CounterValue); counter {
+			return false
+		}
+	}
+	return !ofPacket(e)
 }
 
 // swaps are the macros that put an integer into the order of bytes that packets have.
@@ -188,6 +201,9 @@ func reverse(v uint64, size int) (out uint64) {
 	return out
 }
 
+// maxInPlace is the longest text of a value that is read again in place of having a name.
+const maxInPlace = 40
+
 func valueKey(s scalar) string { return fmt.Sprint(s.size, " ", s.code) }
 
 // value gives a scalar a name, unless it is a constant. One that was computed before keeps its name.
@@ -195,7 +211,7 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 	if s.lit {
 		return s.code
 	}
-	if w.inPlace {
+	if w.inPlace || s.row && isCall(s.code) && len(s.code) <= maxInPlace {
 		if isCall(s.code) {
 			return s.code
 		}
@@ -222,7 +238,7 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 func (w *writer) term(s scalar, pos diag.Pos) string {
 	_, known := w.values[valueKey(s)]
 	name := w.value(s, "", pos)
-	if !known && !s.lit && !w.inPlace && isCall(s.code) {
+	if !known && !s.lit && name != s.code && !w.inPlace && isCall(s.code) {
 		w.terms[name] = s.code
 	}
 	return name

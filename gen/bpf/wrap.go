@@ -1,6 +1,9 @@
 package bpf
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Lines of generated C have at most so many columns, a tab counting as 8. The renderer writes each statement on one
 // line; this pass breaks those that are too long, as the kernel's style has it: after an operator or a comma, what
@@ -33,11 +36,13 @@ func wrap(line string) []string {
 	if code, note, ok := strings.Cut(body, " /* "); ok {
 		return append(comments(indent, "/* "+note), wrap(indent+code)...)
 	}
-	if at := nameAt(line); at > 0 { // the head of a function with a long type
-		return append([]string{strings.TrimRight(line[:at], " ")}, fill(0, "", line[at:])...)
-	}
 	base := width(indent)
 	out := fill(base, indent, body)
+	if at := result(line); at > 0 { // the head of a function: the result has a line of its own if that saves lines
+		if lines := fill(0, "", line[at:]); len(lines)+1 < len(out) || slices.ContainsFunc(out, tooLong) {
+			return append([]string{strings.TrimRight(line[:at], " ")}, lines...)
+		}
+	}
 	if name, value, ok := strings.Cut(body, " = "); ok && width(indent+name+" =") <= maxColumns {
 		// a value has lines of its own where it takes fewer then
 		if lines := fill(base, indent+"\t", value); len(lines)+1 < len(out) {
@@ -46,6 +51,8 @@ func wrap(line string) []string {
 	}
 	return out
 }
+
+func tooLong(line string) bool { return width(line) > maxColumns }
 
 // fill breaks what stands in a line after indent; base is the indentation of the statement.
 func fill(base int, indent, body string) (out []string) {
@@ -64,15 +71,10 @@ func fill(base int, indent, body string) (out []string) {
 	return append(out, indent+body)
 }
 
-// nameAt is where the name begins in the head of a function that has no room beside its type for the
-// first parameter; 0 elsewhere.
-func nameAt(line string) int {
-	head, rest, ok := strings.Cut(line, "(")
+// result is where the name begins in the head of a function; 0 elsewhere.
+func result(line string) int {
+	head, _, ok := strings.Cut(line, "(")
 	if !ok || !strings.HasPrefix(line, "static ") || strings.HasSuffix(line, ";") {
-		return 0
-	}
-	first, _, _ := strings.Cut(rest, ",")
-	if width(head)+len("(")+width(first)+len(",") <= maxColumns {
 		return 0
 	}
 	return strings.LastIndexAny(head, " *") + 1

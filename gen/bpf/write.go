@@ -70,7 +70,7 @@ func (f *function) assemble(head string) []string {
 	if len(lines) > 0 && lines[0] == "" {
 		lines = lines[1:]
 	}
-	if len(out) > 2 {
+	if len(out) > 2 && !f.declaring {
 		out = append(out, "")
 	}
 	return append(append(out, lines...), "}")
@@ -151,6 +151,7 @@ type writer struct {
 	linked bool // link-layer addresses are written
 	// values have no names: they are read where they are used, since what they are read from stays
 	inPlace     bool
+	inner       bool              // it rewrites the packet for a function that makes a copy
 	newAt       int               // where the pointers to headers that leave are declared
 	beside      map[string]string // names of what is written beside the packet: its priority and its mark
 	oldLen      string            // names of the bytes of headers that came, and that leave; empty where they vary
@@ -195,6 +196,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 
 func (w *writer) render() {
 	rw := w.rw
+	w.declaring = true
 	w.line("__u32 len = %s;", w.length())
 	w.constantsAt = len(w.lines)
 	w.lengths()
@@ -206,7 +208,6 @@ func (w *writer) render() {
 	direct := ""
 	if w.linked {
 		direct = "direct"
-		w.line("int direct = %sstate == FR_HOP_DIRECT;", w.hop(w.fwd.Hop))
 	}
 	w.room()
 	w.front(direct)
@@ -266,6 +267,8 @@ func (w *writer) metadata() {
 func (w *writer) failIf(cond string) {
 	var stop string
 	switch {
+	case w.inner:
+		stop = "return 1;"
 	case w.fwd == nil:
 		stop = w.ends("refuse", w.copy.Failed)
 	case !w.changed:
@@ -305,11 +308,13 @@ func (w *writer) front(direct string) {
 	if !w.prog.flow {
 		places = w.places()
 	}
+	declared := false // the line in front is a declaration
 	if len(places) > 0 {
 		shifted := w.shifted()
 		w.line("")
 		if len(places) == 1 && shifted == "" {
 			w.line("__s64 csum = fr_complete_begin(skb, %s);", places[0])
+			declared = true
 		} else {
 			w.line("__s64 csum = bpf_csum_update(skb, 0);")
 			w.line("if (unlikely(csum >= 0)) {")
@@ -323,12 +328,14 @@ func (w *writer) front(direct string) {
 			w.line("}")
 		}
 	}
-	w.line("")
+	if !declared {
+		w.line("")
+	}
 	w.newAt = len(w.lines)
 	if direct != "" {
-		w.line("if (direct)")
-		w.line("\tfr_link(data, %s);", w.hopPointer(w.fwd.Hop))
+		w.line("int direct = fr_link_direct(data, %s);", w.hopPointer(w.fwd.Hop))
 	}
+	w.line("")
 	for _, c := range w.cells {
 		w.put(c)
 	}
@@ -392,8 +399,10 @@ func (w *writer) newPlace(o ir.Off) string {
 
 // newPointers puts the pointers to the headers that leave where the packet is known.
 func (w *writer) newPointers() {
-	if pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true }); len(pointers) > 0 {
-		w.lines = slices.Insert(w.lines, w.newAt, append(pointers, "")...)
+	pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true })
+	w.lines = slices.Insert(w.lines, w.newAt, pointers...)
+	if w.newAt > 0 && w.lines[w.newAt-1] == "" && w.lines[w.newAt] == "" {
+		w.lines = slices.Delete(w.lines, w.newAt, w.newAt+1)
 	}
 }
 

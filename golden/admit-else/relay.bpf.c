@@ -257,7 +257,6 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
@@ -357,10 +356,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -369,10 +367,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_seen(&key, lease, 16, &old);
+		enum fr_found found = find_seen(&key, lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -402,7 +399,6 @@ static __always_inline int gate_ipv6_send_2(struct __sk_buff *skb, void *data, _
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "s.left", cost: "len(udp.payload)"}}, */
@@ -492,10 +488,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -504,10 +499,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_seen *old;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_seen(&key, lease, 16, &old);
+		enum fr_found found = find_seen(&key, lease, 16, &old);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -525,14 +519,12 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* gate: { */
@@ -586,7 +578,6 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 					   struct val_sources *s, struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
@@ -604,7 +595,6 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -620,11 +610,9 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->way.hop);
 
-	if (direct)
-		fr_link(data, &r->way.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -687,10 +675,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -714,10 +701,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&r->way.hop)))
-		return fr_up(skb, fr_unusable(&r->way.hop, reason_route_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->way.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&r->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->way.hop, reason_route_no_route));
 	return route_ipv4_send(skb, data, ip_end, s, r);
 }
 
@@ -725,7 +710,6 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 					   struct val_sources *s, struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 
 	/* do: [{admit: {credit: "s.left", cost: "skb.len", floor: 100, else: drop: "over_quot... */
@@ -740,7 +724,6 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_drop(skb->len, reason_route_over_quota);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -756,11 +739,9 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->way.hop);
 
-	if (direct)
-		fr_link(data, &r->way.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -812,10 +793,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -839,23 +819,19 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&r->way.hop)))
-		return fr_up(skb, fr_unusable(&r->way.hop, reason_route_no_route));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->way.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&r->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->way.hop, reason_route_no_route));
 	return route_ipv6_send(skb, data, ip_end, s, r);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* route: { */
@@ -923,13 +899,53 @@ struct tap_fan1 {
 	void *front;
 };
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
+static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 24);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
+				      struct receiver_taps *r)
+{
 	/* {admit: {credit: "r.left", cost: 1}}, */
 	__u32 credit0 = fr_credit(r->left, 0);
 	__u64 spent0 = 1;
@@ -955,45 +971,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		return fr_decline(r->receiver, skb->len, reason_tap_slow);
 	}
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(tap_write1(same, skb, front, r))) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
@@ -1171,10 +1149,9 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tap_changing);
 		if (found == FR_MISSING)
@@ -1207,13 +1184,53 @@ struct tap_fan2 {
 	void *front;
 };
 
-static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
+static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
 				      struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 62 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
+				      struct receiver_taps *r)
+{
 	/* {admit: {credit: "r.left", cost: 1}}, */
 	__u32 credit0 = fr_credit(r->left, 0);
 	__u64 spent0 = 1;
@@ -1239,45 +1256,7 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 		return fr_decline(r->receiver, skb->len, reason_tap_slow);
 	}
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(tap_write2(same, skb, front, r))) {
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
@@ -1447,10 +1426,9 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tap_changing);
 		if (found == FR_MISSING)
@@ -1469,14 +1447,12 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* tap: { */

@@ -83,7 +83,6 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_odd *odd = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
@@ -103,16 +102,13 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
 	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	fr_csum_set_not_0(&udp_csum, (__u64)ld8(odd->version_to_flag) +
-			  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
-			  ((__u64)ld32(&odd->offset) << 8), (__u64)odd_version_label +
-			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
-			  ((__u64)value_3 << 8) + value_4);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld8(odd->version_to_flag) +
+			 ((__u64)ld16(odd->version_to_flag + 1) << 8) +
+			 ((__u64)ld32(&odd->offset) << 8), (__u64)odd_version_label +
+			 ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
+			 ((__u64)value_3 << 8) + value_4);
 
 	__s64 csum = fr_complete_begin(skb, 40, 9);
-
 	struct hdr_odd *new_odd = data + 42;
 	struct hdr_udp *new_udp = data + 34;
 
@@ -224,7 +220,6 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_odd *odd = data + 62;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
@@ -253,7 +248,6 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 			  ((__u64)value_3 << 8) + value_4);
 
 	__s64 csum = fr_complete_begin(skb, 60, 9);
-
 	struct hdr_odd *new_odd = data + 62;
 	struct hdr_udp *new_udp = data + 54;
 
@@ -354,14 +348,12 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 77);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: filter: { */

@@ -562,10 +562,9 @@ static __always_inline int downstream_ipv4_ack_rest_7(struct __sk_buff *skb, voi
 	return downstream_fan1(skb, data, ip_end, ack_ce_end, stream_length_end);
 }
 
-static __always_inline int downstream_ipv4_ack_rest_6(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end,
-						      __u64 ack_length8_end)
+static __always_inline int
+downstream_ipv4_ack_rest_6(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_length8_end)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
@@ -628,10 +627,9 @@ static __always_inline int downstream_ipv4_ack_rest_6(struct __sk_buff *skb, voi
 					  ack_ce_end);
 }
 
-static __always_inline int downstream_ipv4_ack_rest_5(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_gap7_end)
+static __always_inline int
+downstream_ipv4_ack_rest_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
@@ -691,10 +689,9 @@ static __always_inline int downstream_ipv4_ack_rest_5(struct __sk_buff *skb, voi
 					  ack_length8_end);
 }
 
-static __always_inline int downstream_ipv4_ack_rest_4(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_length5_end)
+static __always_inline int
+downstream_ipv4_ack_rest_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
@@ -754,10 +751,9 @@ static __always_inline int downstream_ipv4_ack_rest_4(struct __sk_buff *skb, voi
 					  ack_gap7_end);
 }
 
-static __always_inline int downstream_ipv4_ack_rest_3(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_gap4_end)
+static __always_inline int
+downstream_ipv4_ack_rest_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
@@ -817,10 +813,9 @@ static __always_inline int downstream_ipv4_ack_rest_3(struct __sk_buff *skb, voi
 					  ack_length5_end);
 }
 
-static __always_inline int downstream_ipv4_ack_rest_2(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_length2_end)
+static __always_inline int
+downstream_ipv4_ack_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
@@ -1757,10 +1752,9 @@ static __always_inline int downstream_ipv6_ack_rest_7(struct __sk_buff *skb, voi
 	return downstream_fan3(skb, data, ip_end, ack_ce_end, stream_length_end);
 }
 
-static __always_inline int downstream_ipv6_ack_rest_6(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end,
-						      __u64 ack_length8_end)
+static __always_inline int
+downstream_ipv6_ack_rest_6(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_length8_end)
 {
 	void *at_ack_length8_end;
 	void *at_ack_ect0_end;
@@ -1823,10 +1817,9 @@ static __always_inline int downstream_ipv6_ack_rest_6(struct __sk_buff *skb, voi
 					  ack_ce_end);
 }
 
-static __always_inline int downstream_ipv6_ack_rest_5(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_gap7_end)
+static __always_inline int
+downstream_ipv6_ack_rest_5(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap7_end)
 {
 	void *at_ack_gap7_end;
 	void *at_ack_length7_end;
@@ -1886,10 +1879,9 @@ static __always_inline int downstream_ipv6_ack_rest_5(struct __sk_buff *skb, voi
 					  ack_length8_end);
 }
 
-static __always_inline int downstream_ipv6_ack_rest_4(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_length5_end)
+static __always_inline int
+downstream_ipv6_ack_rest_4(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length5_end)
 {
 	void *at_ack_length5_end;
 	void *at_ack_gap6_end;
@@ -1949,10 +1941,9 @@ static __always_inline int downstream_ipv6_ack_rest_4(struct __sk_buff *skb, voi
 					  ack_gap7_end);
 }
 
-static __always_inline int downstream_ipv6_ack_rest_3(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_gap4_end)
+static __always_inline int
+downstream_ipv6_ack_rest_3(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_gap4_end)
 {
 	void *at_ack_gap4_end;
 	void *at_ack_length4_end;
@@ -2012,10 +2003,9 @@ static __always_inline int downstream_ipv6_ack_rest_3(struct __sk_buff *skb, voi
 					  ack_length5_end);
 }
 
-static __always_inline int downstream_ipv6_ack_rest_2(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end,
-						      __u64 short_payload_end, __u64 ack_count,
-						      __u64 ack_length2_end)
+static __always_inline int
+downstream_ipv6_ack_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 short_payload_end, __u64 ack_count, __u64 ack_length2_end)
 {
 	void *at_ack_length2_end;
 	void *at_ack_gap3_end;
@@ -2597,14 +2587,12 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 285);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* downstream: { */
@@ -2661,14 +2649,9 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_cookie *cookie = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->remote.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, 51, note_text_end - 51);
@@ -2676,22 +2659,22 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
-			  ((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
-			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
-			  ((__u64)region_sum << 8), (__u64)udp_src_port + udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
+			 ((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
+			 ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
+			 ((__u64)region_sum << 8), (__u64)bpf_htons(p->local.port) +
+			 bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+					  64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -2710,19 +2693,17 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 		return fr_drop(len, reason_other_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 33);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_cookie *new_cookie = data + 42;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
 	st32(new_cookie->secret, 0);
@@ -2744,7 +2725,6 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 	struct hdr_cookie *cookie = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
@@ -2760,9 +2740,7 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld8(&cookie->level_rest) + odd_sum, cookie_level_rest);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld8(&cookie->level_rest) + odd_sum, cookie_level_rest);
 
 	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
 		return fr_up(skb, reason_other_no_memory);
@@ -2772,7 +2750,6 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 		return fr_drop(len, reason_other_fault);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
-
 	struct hdr_cookie *new_cookie = data + 42;
 	struct hdr_udp *new_udp = data + 34;
 
@@ -2793,7 +2770,6 @@ static __always_inline int other_ipv4_note_send_3(struct __sk_buff *skb, void *d
 	struct hdr_udp *udp = data + 34;
 	struct hdr_cookie *cookie = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(payload_len + (note_text_end - 14));
@@ -2849,7 +2825,6 @@ static __always_inline int other_ipv4_note_send_3(struct __sk_buff *skb, void *d
 		return fr_drop(len, reason_other_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
@@ -2870,7 +2845,6 @@ static __always_inline int other_ipv4_note_send_4(struct __sk_buff *skb, void *d
 	struct hdr_udp *udp = data + 34;
 	struct hdr_cookie *cookie = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -2882,14 +2856,11 @@ static __always_inline int other_ipv4_note_send_4(struct __sk_buff *skb, void *d
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
-			  ((__u64)ld32(cookie->secret) << 8) +
-			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest), 0);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
+			 ((__u64)ld32(cookie->secret) << 8) +
+			 ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest), 0);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
-
 	struct hdr_cookie *new_cookie = data + 42;
 	struct hdr_udp *new_udp = data + 34;
 
@@ -2911,32 +2882,24 @@ static __always_inline int other_ipv4_note_rest(struct __sk_buff *skb, void *dat
 {
 	struct hdr_cookie *cookie = data + 42;
 
-	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
-	if (be8(&cookie->flags) == 2) { /* rule */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv4_note_send_2(skb, data, note_text_end, more_text_end, partial);
-	}
-
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) { /* rule */
 		__u64 payload_len = udp_end - more_text_end;
 		if ((payload_len + (note_text_end - 14)) > 0xffff ||
 		    (payload_len + (note_text_end - 34)) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x220028))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028))
 			return fr_up(skb, reason_other_partial_checksum);
 		return other_ipv4_note_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					      partial_2);
+					      partial);
 	}
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == 0x220028 || (partial_3 >> 16) >= more_text_end))
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv4_note_send_4(skb, data, partial_3);
+	return other_ipv4_note_send_4(skb, data, partial_2);
 }
 
 static __always_inline int other_ipv4_note(struct __sk_buff *skb, void *data, void *data_end,
@@ -2988,11 +2951,10 @@ static __always_inline int other_ipv4_note(struct __sk_buff *skb, void *data, vo
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.from.addr, ld32(ipv4->src));
 		key.from.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_other_changing);
 		if (found == FR_MISSING)
@@ -3008,11 +2970,18 @@ static __always_inline int other_ipv4_note(struct __sk_buff *skb, void *data, vo
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= more_text_end) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, fr_unusable(&p->hop_remote, reason_other_no_route));
-		if (ip_end - 14 > p->hop_remote.mtu)
-			return fr_up(skb, reason_other_too_big);
+		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
 		return other_ipv4_note_send(skb, data, ip_end, note_text_end, partial, p);
+	}
+
+	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
+	if (be8(&cookie->flags) == 2) { /* rule */
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+		      (partial_2 >> 16) >= more_text_end))
+			return fr_up(skb, reason_other_partial_checksum);
+		return other_ipv4_note_send_2(skb, data, note_text_end, more_text_end, partial_2);
 	}
 
 	return other_ipv4_note_rest(skb, data, udp_end, note_text_end, more_text_end);
@@ -3082,32 +3051,27 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_cookie *cookie = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->remote.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
 			  ((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
 			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
-			  ((__u64)region_sum << 8), (__u64)udp_src_port + udp_dst_port);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+			  ((__u64)region_sum << 8), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3126,19 +3090,17 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_drop(len, reason_other_fault);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_cookie *new_cookie = data + 62;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st8(&new_cookie->flags, 0);
 	st16(&new_cookie->id, 0);
 	st32(new_cookie->secret, 0);
@@ -3158,7 +3120,6 @@ static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	struct hdr_cookie *cookie = data + 62;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u8 cookie_level_rest = 32ULL | (be8(&cookie->level_rest) & 31);
@@ -3186,7 +3147,6 @@ static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, void *data, 
 		return fr_drop(len, reason_other_fault);
 
 	__s64 csum = fr_complete_begin(skb, 60, 11);
-
 	struct hdr_cookie *new_cookie = data + 62;
 	struct hdr_udp *new_udp = data + 54;
 
@@ -3206,7 +3166,6 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 54;
 	struct hdr_cookie *cookie = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (note_text_end - 54));
@@ -3258,7 +3217,6 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 		return fr_drop(len, reason_other_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
@@ -3278,7 +3236,6 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	struct hdr_udp *udp = data + 54;
 	struct hdr_cookie *cookie = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -3297,7 +3254,6 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest), 0);
 
 	__s64 csum = fr_complete_begin(skb, 60, 11);
-
 	struct hdr_cookie *new_cookie = data + 62;
 	struct hdr_udp *new_udp = data + 54;
 
@@ -3384,11 +3340,10 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, vo
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.from.addr, ipv6->src, 0);
 		key.from.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_other_changing);
 		if (found == FR_MISSING)
@@ -3406,10 +3361,8 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, vo
 			return fr_up(skb, reason_other_udp_checksum);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, fr_unusable(&p->hop_remote, reason_other_no_route));
-		if (ip_end - 14 > p->hop_remote.mtu)
-			return fr_up(skb, reason_other_too_big);
+		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
 		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 
@@ -3488,14 +3441,12 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_other(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 473);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* other: { */

@@ -156,13 +156,53 @@ struct tap_fan1 {
 	void *front;
 };
 
-static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
+static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
+				      struct receiver_taps *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 42 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 24);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
+				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
+{
 	/* {admit: {credit: "r.rate[priority]", cost: "len(ip)"}}, */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, level0);
@@ -190,45 +230,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		return fr_decline(r->receiver, skb->len, reason_tap_contended);
 	}
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 42 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 24);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(tap_write1(same, skb, front, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
@@ -414,13 +416,53 @@ struct tap_fan2 {
 	void *front;
 };
 
-static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
+static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
+				      struct receiver_taps *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 62 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, ETH_HLEN, 48);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
+				      __u64 ip_end, __u64 priority, struct receiver_taps *r)
+{
 	/* {admit: {credit: "r.rate[priority]", cost: "len(ip)"}}, */
 	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, level0);
@@ -448,45 +490,7 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 		return fr_decline(r->receiver, skb->len, reason_tap_contended);
 	}
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 62 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		fr_refund(credit1, admitted1 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 48);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(tap_write2(same, skb, front, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		fr_refund(credit1, admitted1 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_tap_refused_by_device);
@@ -649,14 +653,12 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: tap: { */

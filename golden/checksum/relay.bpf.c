@@ -80,7 +80,6 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	struct hdr_unit *unit = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | ((be8(&unit->hops) - 1) & 255));
@@ -101,13 +100,10 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)old_unit_kind_hops + ld16(&unit->checksum) +
-			  old_unit_id, (__u64)unit_kind_hops + unit_checksum + unit_id);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)old_unit_kind_hops + ld16(&unit->checksum) + old_unit_id,
+			 (__u64)unit_kind_hops + unit_checksum + unit_id);
 
 	__s64 csum = fr_complete_begin(skb, 40, 10);
-
 	struct hdr_unit *new_unit = data + 42;
 	struct hdr_udp *new_udp = data + 34;
 
@@ -195,7 +191,6 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, void *data,
 	struct hdr_unit *unit = data + 62;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 unit_kind_hops = bpf_htons((be8(&unit->kind) << 8) | ((be8(&unit->hops) - 1) & 255));
@@ -222,7 +217,6 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, void *data,
 			  old_unit_id, (__u64)unit_kind_hops + unit_checksum + unit_id);
 
 	__s64 csum = fr_complete_begin(skb, 60, 10);
-
 	struct hdr_unit *new_unit = data + 62;
 	struct hdr_udp *new_udp = data + 54;
 
@@ -299,14 +293,12 @@ static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, void *data, void
 
 SEC("tc") int prog_hop(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: hop: { */

@@ -217,7 +217,6 @@ static __always_inline int start_send(void *data, void *data_end, struct val_pee
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* {emit: created: {flow: "socket.id", local: "socket.local", remote: "socket.remote"}}, */
@@ -264,7 +263,6 @@ static __always_inline int start_send_2(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* {do: [{emit: created: {flow: "socket.id", local: "socket.local", remote: "socket.re... */
@@ -304,7 +302,6 @@ static __always_inline int start_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 	struct hdr_init *init = data + 112;
 
@@ -367,7 +364,6 @@ static __always_inline int control_ack_send(void *data, void *data_end)
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
 	struct hdr_ack *ack = data + 112;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* {emit: signal: { */
@@ -434,10 +430,9 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (__u64)ld64(&socket->id);
-		found = find_flows(&key, lease, FR_ON_STACK, &f);
+		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_leave(fr_length(data, data_end), reason_control_changing);
 		if (found == FR_MISSING)
@@ -473,7 +468,6 @@ static __always_inline int control_ack(void *data, void *data_end, const struct 
 static __always_inline int control_loss_send(void *data, void *data_end, struct val_peers *p)
 {
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 	__u32 loss_ssthresh = (((((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) > 2) ?
 			       (((__u64)ld32(&socket->cwnd) * (__u64)p->keep) >> 10) :
@@ -509,10 +503,9 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (__u64)ld64(&socket->id);
-		found = find_flows(&key, lease, FR_ON_STACK, &f);
+		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_leave(fr_length(data, data_end), reason_control_changing);
 		if (found == FR_MISSING)
@@ -546,7 +539,6 @@ static __always_inline int control_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 
 	/* control: { */
@@ -584,7 +576,6 @@ static __always_inline int finish_send(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* {emit: freed: flow: "socket.id"}, */
@@ -606,7 +597,6 @@ static __always_inline int finish_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 	struct hdr_release *release = data + 112;
 

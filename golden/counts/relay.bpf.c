@@ -144,18 +144,10 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 50, new_headers_len = 54, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(s->local.addr + 12);
-	__be32 ipv4_dst = ld32(s->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(s->local.port);
-	__be16 udp_dst_port = bpf_htons(s->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 20);
-	__be16 outer_length = bpf_htons(payload_len + 12);
 	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
 	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
@@ -165,22 +157,22 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
+		bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port + udp_length +
-			  outer_length + rtcp_length + 0xefbe);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
+			 bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
+			 bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 40) +
+					  ipv4_ttl_protocol + ld32(s->local.addr + 12) +
+					  ld32(s->peer.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -188,26 +180,24 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_outer *new_outer = data + 42;
 	struct hdr_rtcp *new_rtcp = data + 46;
+	int direct = fr_link_direct(data, &s->hop_peer);
 
-	if (direct)
-		fr_link(data, &s->hop_peer);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 40));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(s->local.addr + 12));
+	st32(new_ipv4->dst, ld32(s->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(s->local.port));
+	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, outer_length);
+	st16(&new_outer->length, bpf_htons(payload_len + 12));
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
@@ -229,19 +219,12 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 50, new_headers_len = 74, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 20);
-	__be128 ipv6_src = ld128(s->local.addr);
-	__be128 ipv6_dst = ld128(s->peer.addr);
-	__be16 udp_src_port = bpf_htons(s->local.port);
-	__be16 udp_dst_port = bpf_htons(s->peer.port);
-	__be16 outer_length = bpf_htons(payload_len + 12);
 	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
 	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
@@ -249,14 +232,14 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(s->local.addr)) +
+		fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port +
-			  ipv6_payload_length + outer_length + rtcp_length + 0xefbe);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
+			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
+			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
+			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -264,26 +247,24 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_outer *new_outer = data + 62;
 	struct hdr_rtcp *new_rtcp = data + 66;
+	int direct = fr_link_direct(data, &s->hop_peer);
 
-	if (direct)
-		fr_link(data, &s->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 20));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(s->local.addr));
+	st128(new_ipv6->dst, ld128(s->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(s->local.port));
+	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, outer_length);
+	st16(&new_outer->length, bpf_htons(payload_len + 12));
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
@@ -323,12 +304,11 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_by_ssrc *s;
 	{
 		struct key_by_ssrc key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
 		key.ssrc = be32(&rtcp->ssrc);
-		found = find_by_ssrc(&key, lease, 0, &s, now);
+		enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_wrap_changing);
 		if (found == FR_MISSING)
@@ -346,18 +326,14 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_usable(&s->hop_peer)))
-			return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
-		if (40ULL + payload_len > s->hop_peer.mtu)
-			return fr_up(skb, reason_wrap_too_big);
+		if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 		return wrap_ipv4_send(skb, data, now, payload_len, partial, s);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
-	if (unlikely(!fr_usable(&s->hop_peer)))
-		return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
-	if (60ULL + payload_len > s->hop_peer.mtu)
-		return fr_up(skb, reason_wrap_too_big);
+	if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 	return wrap_ipv4_send_ipv6(skb, data, now, payload_len, partial, s);
 }
 
@@ -442,20 +418,13 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtcp *rtcp = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 70, new_headers_len = 74, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 20);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(s->local.addr);
-	__be128 ipv6_dst = ld128(s->peer.addr);
-	__be16 udp_src_port = bpf_htons(s->local.port);
-	__be16 udp_dst_port = bpf_htons(s->peer.port);
-	__be16 outer_length = bpf_htons(payload_len + 12);
 	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
 	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
@@ -464,14 +433,14 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(s->local.addr)) +
+		fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port +
-			  ipv6_payload_length + outer_length + rtcp_length + 0xefbe);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
+			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
+			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
+			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -479,26 +448,24 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_outer *new_outer = data + 62;
 	struct hdr_rtcp *new_rtcp = data + 66;
+	int direct = fr_link_direct(data, &s->hop_peer);
 
-	if (direct)
-		fr_link(data, &s->hop_peer);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 20));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(s->local.addr));
+	st128(new_ipv6->dst, ld128(s->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(s->local.port));
+	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, outer_length);
+	st16(&new_outer->length, bpf_htons(payload_len + 12));
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
@@ -519,20 +486,12 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtcp *rtcp = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 70, new_headers_len = 54, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
-	__be32 ipv4_src = ld32(s->local.addr + 12);
-	__be32 ipv4_dst = ld32(s->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(s->local.port);
-	__be16 udp_dst_port = bpf_htons(s->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 20);
-	__be16 outer_length = bpf_htons(payload_len + 12);
 	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
 	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
 	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
@@ -541,17 +500,19 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
+		bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)udp_src_port + udp_dst_port + udp_length +
-			  outer_length + rtcp_length + 0xefbe);
+			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
+			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
+			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 40) + ld32(s->local.addr + 12) +
+					   ld32(s->peer.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -559,27 +520,25 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_outer *new_outer = data + 42;
 	struct hdr_rtcp *new_rtcp = data + 46;
+	int direct = fr_link_direct(data, &s->hop_peer);
 
-	if (direct)
-		fr_link(data, &s->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 40));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(s->local.addr + 12));
+	st32(new_ipv4->dst, ld32(s->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(s->local.port));
+	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, outer_length);
+	st16(&new_outer->length, bpf_htons(payload_len + 12));
 	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
 	st16(&new_rtcp->length, rtcp_length);
 	st32(&new_rtcp->ssrc, rtcp_ssrc);
@@ -609,12 +568,11 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct val_by_ssrc *s;
 	{
 		struct key_by_ssrc key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
 		key.ssrc = be32(&rtcp->ssrc);
-		found = find_by_ssrc(&key, lease, 0, &s, now);
+		enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_wrap_changing);
 		if (found == FR_MISSING)
@@ -634,16 +592,12 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
 	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_usable(&s->hop_peer)))
-			return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
-		if (60ULL + payload_len > s->hop_peer.mtu)
-			return fr_up(skb, reason_wrap_too_big);
+		if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 		return wrap_ipv6_send(skb, data, now, payload_len, partial, s);
 	}
-	if (unlikely(!fr_usable(&s->hop_peer)))
-		return fr_up(skb, fr_unusable(&s->hop_peer, reason_wrap_no_route));
-	if (40ULL + payload_len > s->hop_peer.mtu)
-		return fr_up(skb, reason_wrap_too_big);
+	if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 	return wrap_ipv6_send_ipv4(skb, data, now, payload_len, partial, s);
 }
 
@@ -720,14 +674,12 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: wrap: { */

@@ -188,14 +188,59 @@ struct downstream_fan1 {
 	void *front;
 };
 
+static __always_inline int downstream_write1(struct downstream_same1 *same, struct __sk_buff *skb,
+					     void *front, __u64 number, struct receiver_clients *r)
+{
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
+	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
+						 ((__u64)bpf_htonl(number) << 8));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 55 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short->id, ld64(r->id));
+	st32(&new_short->number, bpf_htonl(number));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 37);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
 static __always_inline long downstream_copy1(struct downstream_same1 *same, struct __sk_buff *skb,
 					     void *front, __u64 udp_end, __u64 priority,
 					     struct receiver_clients *r)
 {
-	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_short *saved_short = front + 42;
-
-	void *data;
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -239,50 +284,7 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
-						 ((__u64)bpf_htonl(number) << 8));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 55 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->id, ld64(r->id));
-	st32(&new_short->number, bpf_htonl(number));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, 18, 37);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(downstream_write1(same, skb, front, number, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -499,14 +501,59 @@ struct downstream_fan2 {
 	void *front;
 };
 
+static __always_inline int downstream_write2(struct downstream_same2 *same, struct __sk_buff *skb,
+					     void *front, __u64 number, struct receiver_clients *r)
+{
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+
+	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
+						 ((__u64)bpf_htonl(number) << 8));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 75 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short->id, ld64(r->id));
+	st32(&new_short->number, bpf_htonl(number));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, ETH_HLEN, 61);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
 static __always_inline long downstream_copy2(struct downstream_same2 *same, struct __sk_buff *skb,
 					     void *front, __u64 udp_end, __u64 priority,
 					     struct receiver_clients *r)
 {
-	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_short *saved_short = front + 62;
-
-	void *data;
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -550,50 +597,7 @@ static __always_inline long downstream_copy2(struct downstream_same2 *same, stru
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 number = next & 0xffffffffULL;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
-						 ((__u64)bpf_htonl(number) << 8));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 75 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short->id, ld64(r->id));
-	st32(&new_short->number, bpf_htonl(number));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, same->csum, ETH_HLEN, 61);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(downstream_write2(same, skb, front, number, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -784,14 +788,12 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 75);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: downstream: { */

@@ -163,7 +163,6 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_msg *msg = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -187,33 +186,25 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 said0 = be32(&msg->number);
 	__u64 said0_2 = !(be16(&msg->urgent) == 0);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
-	__be32 msg_number = bpf_htonl(number);
-	__be16 msg_topic = bpf_htons(topic & 0xffff);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
-			  ld16(&msg->topic), (__u64)udp_src_port + udp_dst_port + msg_number +
-			  msg_topic);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
+			 ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+			 bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -229,21 +220,19 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 30);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_msg *new_msg = data + 42;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(&new_msg->number, msg_number);
-	st16(&new_msg->topic, msg_topic);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(&new_msg->number, bpf_htonl(number));
+	st16(&new_msg->topic, bpf_htons(topic & 0xffff));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
@@ -283,7 +272,6 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_msg *msg = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 50, new_headers_len = 70, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
@@ -310,26 +298,19 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 16);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->peer.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
-	__be32 msg_number = bpf_htonl(number);
-	__be16 msg_topic = bpf_htons(topic & 0xffff);
 	__be16 msg_urgent = ld16(&msg->urgent);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 16) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&msg->number) + ld16(&msg->topic), (__u64)udp_src_port +
-			  udp_dst_port + ipv6_payload_length + msg_number + msg_topic);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+			  ld32(&msg->number) + ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 16) +
+			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err)) {
@@ -338,25 +319,23 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_msg *new_msg = data + 62;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 16));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st32(&new_msg->number, msg_number);
-	st16(&new_msg->topic, msg_topic);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 16));
+	st32(&new_msg->number, bpf_htonl(number));
+	st16(&new_msg->topic, bpf_htons(topic & 0xffff));
 	st16(&new_msg->urgent, msg_urgent);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
@@ -417,10 +396,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 50) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_peer)))
-			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-		if (ip_end - 14 > p->hop_peer.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
 		__u64 topics;
@@ -449,10 +426,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_peer)))
-		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-	if (56ULL + payload_len > p->hop_peer.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&p->hop_peer, 56ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 	__u64 topics;
 	{
 		struct fr_translation_key key = { .key = be16(&msg->topic), .space = p->topics };
@@ -533,11 +508,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.who.addr, ld32(ipv4->src));
 		key.who.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -555,7 +529,6 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	struct hdr_msg *msg = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -582,25 +555,18 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->peer.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
-	__be32 msg_number = bpf_htonl(number);
-	__be16 msg_topic = bpf_htons(topic & 0xffff);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
-			  ld16(&msg->topic), (__u64)udp_src_port + udp_dst_port + msg_number +
-			  msg_topic);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+			  ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -616,21 +582,19 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 54);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_msg *new_msg = data + 62;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st32(&new_msg->number, msg_number);
-	st16(&new_msg->topic, msg_topic);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st32(&new_msg->number, bpf_htonl(number));
+	st16(&new_msg->topic, bpf_htons(topic & 0xffff));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
@@ -669,7 +633,6 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	struct hdr_msg *msg = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 70, new_headers_len = 50, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
@@ -696,31 +659,25 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 36);
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 16);
-	__be32 msg_number = bpf_htonl(number);
-	__be16 msg_topic = bpf_htons(topic & 0xffff);
 	__be16 msg_urgent = ld16(&msg->urgent);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+		bpf_htons(payload_len + 16) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&msg->number) + ld16(&msg->topic), (__u64)udp_src_port +
-			  udp_dst_port + udp_length + msg_number + msg_topic);
+			  ld32(&msg->number) + ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 16) +
+			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 36) + ld32(p->local.addr + 12) +
+					   ld32(p->peer.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err)) {
@@ -729,26 +686,24 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_msg *new_msg = data + 42;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 36));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st32(&new_msg->number, msg_number);
-	st16(&new_msg->topic, msg_topic);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 16));
+	st32(&new_msg->number, bpf_htonl(number));
+	st16(&new_msg->topic, bpf_htons(topic & 0xffff));
 	st16(&new_msg->urgent, msg_urgent);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -798,10 +753,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_peer)))
-			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-		if (ip_end - 14 > p->hop_peer.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
 		__u64 topics;
@@ -830,10 +783,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_peer)))
-		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-	if (36ULL + payload_len > p->hop_peer.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&p->hop_peer, 36ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 	__u64 topics;
 	{
 		struct fr_translation_key key = { .key = be16(&msg->topic), .space = p->topics };
@@ -904,11 +855,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.who.addr, ipv6->src, 0);
 		key.who.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -933,14 +883,12 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */

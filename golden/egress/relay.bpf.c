@@ -83,7 +83,6 @@ enum {
 static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 
 	/* ip.checksum */
@@ -92,7 +91,6 @@ static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
@@ -147,7 +145,6 @@ static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, v
 static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 
 	/* ip.checksum */
@@ -156,7 +153,6 @@ static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
@@ -247,7 +243,6 @@ static __always_inline int leaving_ipv4(struct __sk_buff *skb, void *data, void 
 static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
 						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
@@ -256,7 +251,6 @@ static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -310,7 +304,6 @@ static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, void *data, v
 static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
 						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
@@ -319,7 +312,6 @@ static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *da
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -401,14 +393,12 @@ static __always_inline int leaving_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_leaving(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: leaving: { */

@@ -78,7 +78,6 @@ enum {
 static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
 					       (((priority == 0) ? 46ULL : 10ULL) << 2) |
@@ -90,7 +89,6 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u32 new_priority = priority;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -231,7 +229,6 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((priority == 0) ? 46ULL : 10ULL) << 22) |
@@ -241,7 +238,6 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__u32 new_priority = priority;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -356,14 +352,12 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 132);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */

@@ -75,11 +75,9 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 {
 	struct hdr_ipv4 *ipv4 = data + 35;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 55, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4_2->dst);
 	__be32 ipv4_dst = ld32(ipv4_2->src);
@@ -89,9 +87,8 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 					    ((__u64)ld32(&ipv4->total_length) +
 					     ld32(ipv4->reserved_to_fragment_offset) +
 					     ld32(ipv4->src) + ld32(ipv4->dst)) +
-					     (__u64)ipv4_total_length + ipv4_ttl_protocol +
-					     ipv4_src + ipv4_dst + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+					     (__u64)bpf_htons(payload_len + 20) +
+					     ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -106,12 +103,11 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, hop_1);
 
-	if (direct)
-		fr_link(data, hop_1);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
@@ -182,20 +178,17 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 35;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 75, new_headers_len = 34;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be32 ipv4_dst = ld32(ipv4->src);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 128);
-	int direct = hop_1->state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 20) + ipv4_src + ipv4_dst + 128);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -210,12 +203,11 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, hop_1);
 
-	if (direct)
-		fr_link(data, hop_1);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000));
 	st32(new_ipv4->src, ipv4_src);
@@ -328,16 +320,13 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 {
 	struct hdr_ipv4 *ipv4 = data + 55;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 75, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len);
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be128 ipv6_dst = ld128(ipv6->src);
-	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -352,12 +341,11 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, hop_2);
 
-	if (direct)
-		fr_link(data, hop_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, bpf_htons(64));
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ipv6_dst);
@@ -432,17 +420,14 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 55;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 95, new_headers_len = 54;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6_2->dst);
 	__be128 ipv6_dst = ld128(ipv6_2->src);
-	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -457,12 +442,11 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, hop_2);
 
-	if (direct)
-		fr_link(data, hop_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ipv6_dst);
@@ -565,14 +549,12 @@ static __always_inline int unwrap_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 95);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: unwrap: { */

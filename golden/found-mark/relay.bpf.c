@@ -77,7 +77,6 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 46;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
@@ -85,22 +84,20 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | ((be8(&ipv4->dscp_ecn) & 3) | 1));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    (ld32(&ipv4->version_ihl)) +
-					    (__u64)ipv4_version_to_ecn + ipv4_total_length);
+	__be16 inner_checksum =
+		fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - (ld32(&ipv4->version_ihl)) +
+			    (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 20));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -110,7 +107,7 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
@@ -171,7 +168,6 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 46;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 86, new_headers_len = 54;
 	__be32 eth_dst = ld32(eth->dst);
@@ -183,7 +179,6 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) | 1) << 20) |
 			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_payload_length = bpf_htons(payload_len);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
 	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
@@ -195,7 +190,6 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
@@ -205,7 +199,7 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -292,14 +286,12 @@ static __always_inline int out_udp(struct __sk_buff *skb, void *data, void *data
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 86);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 

@@ -350,10 +350,9 @@ static __always_inline int tap_udp(struct __sk_buff *skb, void *data, void *data
 	struct val_sources *s;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->src_port);
-		found = find_sources(&key, lease, 0, &s);
+		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tap_changing);
 		if (found == FR_MISSING)
@@ -372,14 +371,12 @@ static __always_inline int tap_udp(struct __sk_buff *skb, void *data, void *data
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 42);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 

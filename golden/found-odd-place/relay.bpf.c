@@ -84,7 +84,6 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct hdr_named_2 *named = at_named_id_end;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u8 named_kind = be8(&named->kind) ^ 90;
@@ -106,9 +105,7 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -220,7 +217,6 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct hdr_named_2 *named = at_named_id_end;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u8 named_kind = be8(&named->kind) ^ 90;
@@ -344,14 +340,12 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 75);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: change: { */

@@ -107,7 +107,6 @@ enum {
 static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
 
@@ -116,7 +115,6 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data)
 					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -194,7 +192,6 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, struct val_flows *f)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | ((__u64)f->class << 22) |
@@ -203,7 +200,6 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, str
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -255,11 +251,10 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_flows *f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.label = ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			      be8(ipv6->version_to_flow_label + 3)) & 0xfffff);
-		found = find_flows(&key, lease, 0, &f);
+		enum fr_found found = find_flows(&key, lease, 0, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -275,14 +270,12 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */

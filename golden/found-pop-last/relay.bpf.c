@@ -61,14 +61,12 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_shim *shim = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons((be8(&ipv4->ttl) << 8) | be8(&shim->next));
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
@@ -76,14 +74,13 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					   (__u64)ipv4_total_length + ipv4_ttl_protocol);
+					   (__u64)bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -91,7 +88,7 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
@@ -104,14 +101,12 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 42);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_shim *shim = data + 34;

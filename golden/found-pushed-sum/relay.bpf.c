@@ -81,19 +81,16 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be16 udp_length = bpf_htons(payload_len + 12);
 	__be16 seal_id = ld16(&udp->src_port);
 
 	/* seal.checksum */
@@ -105,16 +102,16 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 12) +
+		0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)udp_length + seal_id + seal_checksum);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, old_udp_length, (__u64)bpf_htons(payload_len + 12) + seal_id +
+			 seal_checksum);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ld16(&ipv4->total_length) + ipv4_total_length);
+					 ld16(&ipv4->total_length) + bpf_htons(payload_len + 32));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -122,7 +119,6 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -132,12 +128,12 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
 	st16(&new_seal->id, seal_id);
 	st16(&new_seal->checksum, seal_checksum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -220,14 +216,12 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
 	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
@@ -247,10 +241,10 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)ipv6_payload_length + seal_id +
+	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)bpf_htons(payload_len + 12) + seal_id +
 			  seal_checksum);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -259,7 +253,6 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -269,14 +262,14 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
 	st16(&new_seal->id, seal_id);
 	st16(&new_seal->checksum, seal_checksum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -346,14 +339,12 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: wrap: { */

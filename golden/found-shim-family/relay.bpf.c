@@ -120,33 +120,28 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 44;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->remote.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+			 bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+					  64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -158,18 +153,16 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 18;
 	struct hdr_udp *new_udp = data + 38;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -235,10 +228,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be32(&shim->id);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_relay_changing);
 		if (found == FR_MISSING)
@@ -252,10 +244,8 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!(partial == 0 || partial == 0x26002c || (partial >> 16) >= 46) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
-	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, fr_unusable(&p->hop_remote, reason_relay_no_route));
-	if (ip_end - 18 > p->hop_remote.mtu)
-		return fr_up(skb, reason_relay_too_big);
+	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
 	return relay_ipv4_send(skb, data, ip_end, partial, p);
 }
 
@@ -264,28 +254,23 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 64;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->remote.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -297,18 +282,16 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 18;
 	struct hdr_udp *new_udp = data + 58;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
@@ -363,10 +346,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be32(&shim->id);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_relay_changing);
 		if (found == FR_MISSING)
@@ -383,23 +365,19 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_udp_checksum);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
-	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, fr_unusable(&p->hop_remote, reason_relay_no_route));
-	if (ip_end - 18 > p->hop_remote.mtu)
-		return fr_up(skb, reason_relay_too_big);
+	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
 	return relay_ipv6_send(skb, data, ip_end, partial, p);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_shim *shim = data + 14;
 

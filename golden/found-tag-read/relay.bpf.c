@@ -285,12 +285,11 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
 			struct key_row key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, lease, 0, &c, now);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_tagged_changing);
 			if (found == FR_MISSING)
@@ -305,10 +304,9 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 	struct val_marks *m;
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
-		found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tagged_changing);
 		if (found == FR_MISSING)
@@ -403,12 +401,11 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
 			struct key_row key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, lease, 0, &c, now);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_tagged_changing);
 			if (found == FR_MISSING)
@@ -423,10 +420,9 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 	struct val_marks *m;
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
-		found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tagged_changing);
 		if (found == FR_MISSING)
@@ -536,12 +532,11 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
 			struct key_row key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, lease, 0, &c, now);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_tagged_changing);
 			if (found == FR_MISSING)
@@ -556,10 +551,9 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 	struct val_marks *m;
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
-		found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tagged_changing);
 		if (found == FR_MISSING)
@@ -645,12 +639,11 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 	    ldv64(set_allowed + 8) == ld64(r->to.addr + 8)) {
 		{
 			struct key_row key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.second = 0;
 			key.first = be16(&udp->checksum) <= 14;
 			key.a = 0x107c5;
-			found = find_row(&key, lease, 0, &c, now);
+			enum fr_found found = find_row(&key, lease, 0, &c, now);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_tagged_changing);
 			if (found == FR_MISSING)
@@ -665,10 +658,9 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 	struct val_marks *m;
 	{
 		struct key_marks key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
-		found = find_marks(&key, lease, 8, &m);
+		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tagged_changing);
 		if (found == FR_MISSING)
@@ -696,14 +688,12 @@ static __always_inline int tagged_vlan(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_tagged(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: tagged: { */

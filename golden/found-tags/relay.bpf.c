@@ -69,7 +69,6 @@ static __always_inline int untag_send_2(struct __sk_buff *skb, void *data, __u64
 {
 	struct hdr_eth *eth = data;
 	struct hdr_vlan *vlan = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
@@ -104,14 +103,12 @@ static __always_inline int untag_send_3(struct __sk_buff *skb)
 
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 18);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_vlan *vlan = data + 14;
 
@@ -181,7 +178,6 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
@@ -189,7 +185,6 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 4);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
 	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
@@ -201,7 +196,6 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_mark *new_mark = data + 54;
@@ -212,7 +206,7 @@ static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb,
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 4));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -300,14 +294,12 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 54, new_headers_len = 58;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 4);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
 	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
@@ -319,7 +311,6 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_mark *new_mark = data + 54;
@@ -328,7 +319,7 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 	st16(new_eth->dst + 4, eth_dst_2);
 	st64(new_eth->src, eth_src_eth_src_eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 4));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -343,14 +334,12 @@ static __always_inline int wrap_send(struct __sk_buff *skb, void *data, __u64 pa
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 58);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
 

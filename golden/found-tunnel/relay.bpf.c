@@ -123,7 +123,6 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 64;
 	struct hdr_udp *udp_2 = data + 34;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 inner_udp_checksum_at = 90, udp_checksum_at = 40;
 	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
@@ -138,9 +137,7 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						inner_udp_new_pseudo);
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	fr_csum_set_not_0(&inner_udp_csum, old_udp_dst_port, 0x900);
-	if (!inner_udp_csum.old) /* no checksum came, none leaves */
-		inner_udp_csum.new = 0;
+	fr_csum_set_or_0(&inner_udp_csum, old_udp_dst_port, 0x900);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src_2 = ld32(ipv4_2->src);
@@ -150,14 +147,11 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(vxlan->vni) + old_udp_dst_port +
-			  ld16(&udp->checksum), (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new +
-			  0x900);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(vxlan->vni) + old_udp_dst_port +
+			 ld16(&udp->checksum), (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new +
+			 0x900);
 
 	__s64 csum = fr_complete_begin(skb, 40, 52);
-
 	struct hdr_vxlan *new_vxlan = data + 42;
 	struct hdr_udp *new_udp = data + 84;
 	struct hdr_udp *new_udp_2 = data + 34;
@@ -232,11 +226,10 @@ static __always_inline int inside_ipv4_eth(struct __sk_buff *skb, void *data, vo
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr.addr, ld32(ipv4->src));
 		key.addr.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_inside_changing);
 		if (found == FR_MISSING)
@@ -322,7 +315,6 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 84;
 	struct hdr_udp *udp_2 = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 inner_udp_checksum_at = 110, udp_checksum_at = 60;
 	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
@@ -337,9 +329,7 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						inner_udp_new_pseudo);
 	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	fr_csum_set_not_0(&inner_udp_csum, old_udp_dst_port, 0x900);
-	if (!inner_udp_csum.old) /* no checksum came, none leaves */
-		inner_udp_csum.new = 0;
+	fr_csum_set_or_0(&inner_udp_csum, old_udp_dst_port, 0x900);
 
 	/* udp.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);
@@ -356,7 +346,6 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 			  0x900);
 
 	__s64 csum = fr_complete_begin(skb, 60, 52);
-
 	struct hdr_vxlan *new_vxlan = data + 62;
 	struct hdr_udp *new_udp = data + 104;
 	struct hdr_udp *new_udp_2 = data + 54;
@@ -425,11 +414,10 @@ static __always_inline int inside_ipv6_ipv4(struct __sk_buff *skb, void *data, v
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr.addr, ld32(ipv4->src));
 		key.addr.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_inside_changing);
 		if (found == FR_MISSING)
@@ -508,14 +496,12 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 112);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: inside: { */

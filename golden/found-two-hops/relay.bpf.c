@@ -127,35 +127,29 @@ static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+			 bpf_htons(p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -167,18 +161,16 @@ static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, void *d
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -195,51 +187,43 @@ static __always_inline int forward_ipv4_rule_send_ipv6(struct __sk_buff *skb, vo
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->peer.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
@@ -265,10 +249,9 @@ static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_peer)))
-			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&p->hop_peer,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 		return forward_ipv4_rule_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -280,10 +263,8 @@ static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_peer)))
-		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-	if (48ULL + payload_len > p->hop_peer.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 	return forward_ipv4_rule_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
@@ -292,35 +273,29 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->other.addr + 12);
-	__be32 ipv4_dst = ld32(p->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->other.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->other.addr + 12) + ld32(p->peer.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->other.port) +
+			 bpf_htons(p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(p->other.addr + 12) + ld32(p->peer.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -332,18 +307,16 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &p->hop_peer_2);
 
-	if (direct)
-		fr_link(data, &p->hop_peer_2);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st32(new_ipv4->src, ld32(p->other.addr + 12));
+	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -360,51 +333,43 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
-	__be128 ipv6_src = ld128(p->other.addr);
-	__be128 ipv6_dst = ld128(p->peer.addr);
-	__be16 udp_src_port = bpf_htons(p->other.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->other.addr)) +
+		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length);
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(p->other.port) + bpf_htons(p->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &p->hop_peer_2);
 
-	if (direct)
-		fr_link(data, &p->hop_peer_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(p->other.addr));
+	st128(new_ipv6->dst, ld128(p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
@@ -428,10 +393,9 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_peer_2)))
-			return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer_2.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&p->hop_peer_2,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
 		return forward_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -443,10 +407,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_peer_2)))
-		return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
-	if (48ULL + payload_len > p->hop_peer_2.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&p->hop_peer_2, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
 	return forward_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
@@ -502,10 +464,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -528,29 +489,24 @@ static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->peer.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -562,18 +518,16 @@ static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, void *d
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
@@ -589,57 +543,50 @@ static __always_inline int forward_ipv6_rule_send_ipv4(struct __sk_buff *skb, vo
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + udp_length);
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
+					   ld32(p->peer.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &p->hop_peer);
 
-	if (direct)
-		fr_link(data, &p->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -668,10 +615,9 @@ static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_peer)))
-			return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&p->hop_peer,
+				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 		return forward_ipv6_rule_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -683,10 +629,8 @@ static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_peer)))
-		return fr_up(skb, fr_unusable(&p->hop_peer, reason_forward_no_route));
-	if (28ULL + payload_len > p->hop_peer.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 	return forward_ipv6_rule_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
@@ -695,29 +639,24 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->other.addr);
-	__be128 ipv6_dst = ld128(p->peer.addr);
-	__be16 udp_src_port = bpf_htons(p->other.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->other.addr)) +
+		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->other.port) +
+			  bpf_htons(p->peer.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -729,18 +668,16 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &p->hop_peer_2);
 
-	if (direct)
-		fr_link(data, &p->hop_peer_2);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st128(new_ipv6->src, ld128(p->other.addr));
+	st128(new_ipv6->dst, ld128(p->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
@@ -756,57 +693,50 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
-	__be32 ipv4_src = ld32(p->other.addr + 12);
-	__be32 ipv4_dst = ld32(p->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->other.port);
-	__be16 udp_dst_port = bpf_htons(p->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->other.addr + 12) + ld32(p->peer.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + udp_length);
+			  (__u64)bpf_htons(p->other.port) + bpf_htons(p->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 28) + ld32(p->other.addr + 12) +
+					   ld32(p->peer.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &p->hop_peer_2);
 
-	if (direct)
-		fr_link(data, &p->hop_peer_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(p->other.addr + 12));
+	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->other.port));
+	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -859,10 +789,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -886,10 +815,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_peer_2)))
-			return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer_2.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&p->hop_peer_2,
+				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
 		return forward_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -901,23 +829,19 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_peer_2)))
-		return fr_up(skb, fr_unusable(&p->hop_peer_2, reason_forward_no_route));
-	if (28ULL + payload_len > p->hop_peer_2.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&p->hop_peer_2, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
 	return forward_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */

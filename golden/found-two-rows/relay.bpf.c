@@ -222,10 +222,9 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_known *k;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_known(&key, lease, 0, &k);
+		enum fr_found found = find_known(&key, lease, 0, &k);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -234,10 +233,9 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_busy *b;
 	{
 		struct key_busy key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_busy(&key, lease, 8, &b);
+		enum fr_found found = find_busy(&key, lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -312,10 +310,9 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_known *k;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_known(&key, lease, 0, &k);
+		enum fr_found found = find_known(&key, lease, 0, &k);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -324,10 +321,9 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_busy *b;
 	{
 		struct key_busy key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_busy(&key, lease, 8, &b);
+		enum fr_found found = find_busy(&key, lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -354,14 +350,12 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */

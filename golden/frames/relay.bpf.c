@@ -199,11 +199,9 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 	struct hdr_udp *udp = data + 34;
 	struct hdr_object *object = at_first_length_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(a->other, first_id_size));
-	__be16 object_number = bpf_htons(first_end - first_length_end);
 	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(b->other, second_id_size));
 
 	/* udp.checksum */
@@ -211,7 +209,7 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 	odd_sum <<= 8 * ((((first_length_end + 1) - 34) & 1) != 0);
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
 	odd_sum_2 <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
-	__u64 odd_sum_3 = object_number;
+	__u64 odd_sum_3 = bpf_htons(first_end - first_length_end);
 	odd_sum_3 <<= 8 * ((((first_length_end + 1) - 34) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
 	odd_sum_4 <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
@@ -222,12 +220,9 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
-			  first_id_size))) + odd_sum + odd_sum_2, (__u64)fr_add64(stream_id) +
-			  odd_sum_3 + odd_sum_4);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum,
+			 (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id, first_id_size))) +
+			 odd_sum + odd_sum_2, (__u64)fr_add64(stream_id) + odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -241,7 +236,7 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 	struct hdr_udp *new_udp = data + 34;
 
 	fr_put_varint(data + 44, (void *)(long)skb->data_end, stream_id, first_id_size);
-	st16(&new_object->number, object_number);
+	st16(&new_object->number, bpf_htons(first_end - first_length_end));
 	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
 		      second_id_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -266,16 +261,12 @@ static __always_inline int two_ipv4_stream_stream_no_last_send_2(struct __sk_buf
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_stream_stream_no_last(struct __sk_buff *skb, void *data,
-							  void *data_end,
-							  const struct fr_lease *lease,
-							  __u64 first_id_size, __u64 first_id,
-							  __u64 first_length_end,
-							  void *at_first_length_end,
-							  __u64 first_end, __u64 second_start,
-							  void *at_second_start,
-							  __u64 second_id_size, __u64 second_id,
-							  __u64 second_length_end, __u64 second_end)
+static __always_inline int
+two_ipv4_stream_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
+			       const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
+			       __u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			       __u64 second_start, void *at_second_start, __u64 second_id_size,
+			       __u64 second_id, __u64 second_length_end, __u64 second_end)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -291,10 +282,9 @@ static __always_inline int two_ipv4_stream_stream_no_last(struct __sk_buff *skb,
 	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = first_id;
-		found = find_moves(&key, lease, 0, &a);
+		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -303,10 +293,9 @@ static __always_inline int two_ipv4_stream_stream_no_last(struct __sk_buff *skb,
 	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = second_id;
-		found = find_moves(&key, lease, 8, &b);
+		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -345,7 +334,6 @@ static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff
 	struct hdr_udp *udp = data + 34;
 	struct hdr_object *object = at_first_length_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 object_number = bpf_htons((short_payload_end - (last_start + 3)) & 0xffff);
@@ -367,9 +355,7 @@ static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -397,13 +383,11 @@ static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data,
-							   void *data_end,
-							   const struct fr_lease *lease,
-							   __u64 short_payload_end, __u64 first_id,
-							   __u64 first_length_end,
-							   void *at_first_length_end,
-							   __u64 second_id, __u64 last_start)
+static __always_inline int
+two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
+				const struct fr_lease *lease, __u64 short_payload_end,
+				__u64 first_id, __u64 first_length_end, void *at_first_length_end,
+				__u64 second_id, __u64 last_start)
 {
 	void *at_last_start;
 	struct hdr_datagram *datagram;
@@ -431,10 +415,9 @@ static __always_inline int two_ipv4_stream_stream_datagram(struct __sk_buff *skb
 	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = first_id;
-		found = find_moves(&key, lease, 0, &a);
+		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -443,10 +426,9 @@ static __always_inline int two_ipv4_stream_stream_datagram(struct __sk_buff *skb
 	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = second_id;
-		found = find_moves(&key, lease, 8, &b);
+		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -462,12 +444,11 @@ static __always_inline int two_ipv4_stream_stream_datagram(struct __sk_buff *skb
 						    partial);
 }
 
-static __always_inline int two_ipv4_stream_stream(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease,
-						  __u64 short_payload_end, __u64 first_id_size,
-						  __u64 first_id, __u64 first_length_end,
-						  void *at_first_length_end, __u64 first_end,
-						  __u64 second_start)
+static __always_inline int
+two_ipv4_stream_stream(struct __sk_buff *skb, void *data, void *data_end,
+		       const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
+		       __u64 first_id, __u64 first_length_end, void *at_first_length_end,
+		       __u64 first_end, __u64 second_start)
 {
 	void *at_second_start;
 	void *at_second_id_end;
@@ -668,23 +649,19 @@ static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *dat
 	return two_ipv4_stream(skb, data, data_end, lease, short_payload_end);
 }
 
-static __always_inline int two_ipv6_stream_no_last_send(struct __sk_buff *skb, void *data,
-							__u64 first_id_size, __u64 first_id,
-							__u64 first_length_end,
-							void *at_first_length_end, __u64 first_end,
-							__u64 second_start, void *at_second_start,
-							__u64 second_id_size, __u64 second_id,
-							__u64 partial, struct val_moves *a,
-							struct val_moves *b)
+static __always_inline int
+two_ipv6_stream_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
+			     __u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			     __u64 second_start, void *at_second_start, __u64 second_id_size,
+			     __u64 second_id, __u64 partial, struct val_moves *a,
+			     struct val_moves *b)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_object *object = at_first_length_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(a->other, first_id_size));
-	__be16 object_number = bpf_htons(first_end - first_length_end);
 	__be64 stream_id_2 = bpf_cpu_to_be64(fr_varint_word(b->other, second_id_size));
 
 	/* udp.checksum */
@@ -692,7 +669,7 @@ static __always_inline int two_ipv6_stream_no_last_send(struct __sk_buff *skb, v
 	odd_sum <<= 8 * ((((first_length_end + 1) - 54) & 1) != 0);
 	__u64 odd_sum_2 = fr_add64(bpf_cpu_to_be64(fr_varint_word(second_id, second_id_size)));
 	odd_sum_2 <<= 8 * ((((second_start + 1) - 54) & 1) != 0);
-	__u64 odd_sum_3 = object_number;
+	__u64 odd_sum_3 = bpf_htons(first_end - first_length_end);
 	odd_sum_3 <<= 8 * ((((first_length_end + 1) - 54) & 1) != 0);
 	__u64 odd_sum_4 = fr_add64(stream_id_2);
 	odd_sum_4 <<= 8 * ((((second_start + 1) - 54) & 1) != 0);
@@ -722,7 +699,7 @@ static __always_inline int two_ipv6_stream_no_last_send(struct __sk_buff *skb, v
 	struct hdr_udp *new_udp = data + 54;
 
 	fr_put_varint(data + 64, (void *)(long)skb->data_end, stream_id, first_id_size);
-	st16(&new_object->number, object_number);
+	st16(&new_object->number, bpf_htons(first_end - first_length_end));
 	fr_put_varint(at_second_start + 1, (void *)(long)skb->data_end, stream_id_2,
 		      second_id_size);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -747,14 +724,12 @@ static __always_inline int two_ipv6_stream_no_last_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv6_stream_no_last(struct __sk_buff *skb, void *data,
-						   void *data_end, const struct fr_lease *lease,
-						   __u64 first_id_size, __u64 first_id,
-						   __u64 first_length_end,
-						   void *at_first_length_end, __u64 first_end,
-						   __u64 second_start, void *at_second_start,
-						   __u64 second_id_size, __u64 second_id,
-						   __u64 second_length_end, __u64 second_end)
+static __always_inline int
+two_ipv6_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
+			const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
+			__u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			__u64 second_start, void *at_second_start, __u64 second_id_size,
+			__u64 second_id, __u64 second_length_end, __u64 second_end)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -770,10 +745,9 @@ static __always_inline int two_ipv6_stream_no_last(struct __sk_buff *skb, void *
 	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = first_id;
-		found = find_moves(&key, lease, 0, &a);
+		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -782,10 +756,9 @@ static __always_inline int two_ipv6_stream_no_last(struct __sk_buff *skb, void *
 	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = second_id;
-		found = find_moves(&key, lease, 8, &b);
+		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -817,18 +790,15 @@ static __always_inline int two_ipv6_stream_no_last(struct __sk_buff *skb, void *
 	return two_ipv6_stream_no_last_send_2(skb);
 }
 
-static __always_inline int two_ipv6_stream_datagram_send(struct __sk_buff *skb, void *data,
-							 __u64 short_payload_end,
-							 __u64 first_length_end,
-							 void *at_first_length_end,
-							 __u64 last_start, void *at_last_start,
-							 __u64 partial)
+static __always_inline int
+two_ipv6_stream_datagram_send(struct __sk_buff *skb, void *data, __u64 short_payload_end,
+			      __u64 first_length_end, void *at_first_length_end, __u64 last_start,
+			      void *at_last_start, __u64 partial)
 {
 	struct hdr_datagram *datagram = at_last_start;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_object *object = at_first_length_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 object_number = bpf_htons((short_payload_end - (last_start + 3)) & 0xffff);
@@ -880,12 +850,11 @@ static __always_inline int two_ipv6_stream_datagram_send(struct __sk_buff *skb, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv6_stream_datagram(struct __sk_buff *skb, void *data,
-						    void *data_end, const struct fr_lease *lease,
-						    __u64 short_payload_end, __u64 first_id,
-						    __u64 first_length_end,
-						    void *at_first_length_end, __u64 second_id,
-						    __u64 last_start)
+static __always_inline int
+two_ipv6_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
+			 const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id,
+			 __u64 first_length_end, void *at_first_length_end, __u64 second_id,
+			 __u64 last_start)
 {
 	void *at_last_start;
 	struct hdr_datagram *datagram;
@@ -913,10 +882,9 @@ static __always_inline int two_ipv6_stream_datagram(struct __sk_buff *skb, void 
 	struct val_moves *a;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = first_id;
-		found = find_moves(&key, lease, 0, &a);
+		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -925,10 +893,9 @@ static __always_inline int two_ipv6_stream_datagram(struct __sk_buff *skb, void 
 	struct val_moves *b;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = second_id;
-		found = find_moves(&key, lease, 8, &b);
+		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_two_changing);
 		if (found == FR_MISSING)
@@ -1147,14 +1114,12 @@ static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 SEC("tc") int prog_two(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2064);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* two: { */
@@ -2041,14 +2006,12 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 2064);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* spread: { */

@@ -168,14 +168,12 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 					   struct val_ways *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -187,11 +185,9 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &way->hop.hop);
 
-	if (direct)
-		fr_link(data, &way->hop.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -269,10 +265,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_ways *way;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-		found = find_ways(&key, lease, 0, &way);
+		enum fr_found found = find_ways(&key, lease, 0, &way);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -284,10 +279,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, fr_unusable(&way->hop.hop, reason_route_no_route));
-	if (ip_end - 14 > way->hop.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&way->hop.hop, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&way->hop.hop, reason_route_no_route));
 	return route_ipv4_send(skb, data, ip_end, way);
 }
 
@@ -295,11 +288,9 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 					   struct val_ways *way)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -311,11 +302,9 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &way->hop.hop);
 
-	if (direct)
-		fr_link(data, &way->hop.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -382,10 +371,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_ways *way;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-		found = find_ways(&key, lease, 0, &way);
+		enum fr_found found = find_ways(&key, lease, 0, &way);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -397,23 +385,19 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, fr_unusable(&way->hop.hop, reason_route_no_route));
-	if (ip_end - 14 > way->hop.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&way->hop.hop, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&way->hop.hop, reason_route_no_route));
 	return route_ipv6_send(skb, data, ip_end, way);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 70);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* route: { */
@@ -467,11 +451,9 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 {
 	struct hdr_ipv4 *ipv4 = data + 50;
 	struct hdr_note *note = data + 70;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 35;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 21);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
@@ -480,24 +462,21 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+					    (__u64)bpf_htons(payload_len + 21) + ipv4_ttl_protocol);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_note *new_note = data + 34;
+	int direct = fr_link_direct(data, &way->hop.hop);
 
-	if (direct)
-		fr_link(data, &way->hop.hop);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 21));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
@@ -533,10 +512,9 @@ static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, vo
 	struct val_ways *way;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-		found = find_ways(&key, lease, 0, &way);
+		enum fr_found found = find_ways(&key, lease, 0, &way);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_unwrap_changing);
 		if (found == FR_MISSING)
@@ -559,10 +537,8 @@ static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, vo
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
-	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, fr_unusable(&way->hop.hop, reason_unwrap_no_route));
-	if (21ULL + payload_len > way->hop.hop.mtu)
-		return fr_up(skb, reason_unwrap_too_big);
+	if (unlikely(!fr_fits(&way->hop.hop, 21ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&way->hop.hop, reason_unwrap_no_route));
 	return unwrap_udp_note_send(skb, data, payload_len, way);
 }
 
@@ -627,14 +603,12 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -719,7 +693,6 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -736,15 +709,12 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_not_0(&udp_csum, 0, 0);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, 0, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -756,12 +726,10 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, hop_1);
 
-	if (direct)
-		fr_link(data, hop_1);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
@@ -786,31 +754,27 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ldv32(set_self + 12);
 	__be32 ipv4_dst = ld32(ipv4->src);
 
 	/* udp.checksum */
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ldv32(set_self + 12) + ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_not_0(&udp_csum, 0, 0);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, 0, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src + 64);
-	int direct = hop_2->state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ldv32(set_self + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -822,15 +786,13 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, hop_2);
 
-	if (direct)
-		fr_link(data, hop_2);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->src, ldv32(set_self + 12));
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -848,14 +810,12 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 					      struct val_groups *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -867,11 +827,9 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &way->hop.hop);
 
-	if (direct)
-		fr_link(data, &way->hop.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -922,11 +880,10 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_groups *way;
 	{
 		struct key_groups key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.at.addr, ld32(ipv4->dst));
 		key.at.port = be16(&udp->dst_port);
-		found = find_groups(&key, lease, 0, &way);
+		enum fr_found found = find_groups(&key, lease, 0, &way);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_listen_changing);
 		if (found == FR_MISSING)
@@ -942,10 +899,8 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, fr_unusable(&way->hop.hop, reason_listen_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > way->hop.hop.mtu)
-		return fr_up(skb, reason_listen_too_big);
+	if (unlikely(!fr_fits(&way->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&way->hop.hop, reason_listen_no_route));
 	return listen_ipv4_send_3(skb, data, ip_end, way);
 }
 
@@ -1036,7 +991,6 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1058,7 +1012,6 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, 0, 0);
-	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1070,12 +1023,10 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, hop_3);
 
-	if (direct)
-		fr_link(data, hop_3);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
@@ -1099,28 +1050,24 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be64 ipv6_src = ldv64(set_self);
-	__be64 ipv6_src_8 = ldv64(set_self + 8);
 	__be128 ipv6_dst = ld128(ipv6->src);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+	__u64 udp_new_pseudo = (__u64)fr_add64(ldv64(set_self)) + fr_add64(ldv64(set_self + 8)) +
 		fr_add128(ipv6_dst) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, 0, 0);
-	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1132,16 +1079,14 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, hop_4);
 
-	if (direct)
-		fr_link(data, hop_4);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->src, ldv64(set_self));
+	st64(new_ipv6->src + 8, ldv64(set_self + 8));
 	st128(new_ipv6->dst, ipv6_dst);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1158,11 +1103,9 @@ static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data,
 					      struct val_groups *way)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1174,11 +1117,9 @@ static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data,
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &way->hop.hop);
 
-	if (direct)
-		fr_link(data, &way->hop.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -1236,11 +1177,10 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct val_groups *way;
 	{
 		struct key_groups key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.at.addr, ipv6->dst, 0);
 		key.at.port = be16(&udp->dst_port);
-		found = find_groups(&key, lease, 0, &way);
+		enum fr_found found = find_groups(&key, lease, 0, &way);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_listen_changing);
 		if (found == FR_MISSING)
@@ -1256,10 +1196,8 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_usable(&way->hop.hop)))
-		return fr_up(skb, fr_unusable(&way->hop.hop, reason_listen_no_route));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > way->hop.hop.mtu)
-		return fr_up(skb, reason_listen_too_big);
+	if (unlikely(!fr_fits(&way->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&way->hop.hop, reason_listen_no_route));
 	return listen_ipv6_send_3(skb, data, ip_end, way);
 }
 
@@ -1344,14 +1282,12 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_listen(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* listen: { */

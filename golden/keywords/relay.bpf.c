@@ -113,9 +113,8 @@ static __always_inline __u64 copy_map(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_map(const struct key_map *key,
-					      const struct fr_lease *lease, __u32 place,
-					      struct val_map **row)
+static __always_inline enum fr_found
+find_map(const struct key_map *key, const struct fr_lease *lease, __u32 place, struct val_map **row)
 {
 	return fr_find(&tbl_map, key, lease, place, (void **)row, copy_map, FR_CHANGES, NULL);
 }
@@ -176,33 +175,28 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(v_double->m_long.addr + 12);
-	__be32 ipv4_dst = ld32(v_double->close.addr + 12);
-	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
-	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
+		ld32(v_double->close.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(v_double->m_long.port) +
+			 bpf_htons(v_double->close.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(v_double->m_long.addr + 12) +
+					  ld32(v_double->close.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -214,18 +208,16 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &v_double->hop_close);
 
-	if (direct)
-		fr_link(data, &v_double->hop_close);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st32(new_ipv4->src, ld32(v_double->m_long.addr + 12));
+	st32(new_ipv4->dst, ld32(v_double->close.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -244,53 +236,45 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_int *v_int = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 66, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
-	__be128 ipv6_src = ld128(v_double->m_long.addr);
-	__be128 ipv6_dst = ld128(v_double->close.addr);
-	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
-	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
+		fr_add128(ld128(v_double->close.addr)) + bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length);
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(v_double->m_long.port) +
+			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_int *new_int = data + 62;
+	int direct = fr_link_direct(data, &v_double->hop_close);
 
-	if (direct)
-		fr_link(data, &v_double->hop_close);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(v_double->m_long.addr));
+	st128(new_ipv6->dst, ld128(v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
 	st32(&new_int->type, int_type_range_int_return);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -314,12 +298,11 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_void *v_double;
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.m_goto.addr, ld32(ipv4->src));
 		key.m_goto.port = be16(&udp->src_port);
 		key.var = be16(&v_int->return_);
-		found = find_void(&key, lease, 8, &v_double, now);
+		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_main_changing);
 		if (found == FR_MISSING)
@@ -340,10 +323,8 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data,
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 46) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
-		if (unlikely(!fr_usable(&v_double->hop_close)))
-			return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
-		if (ip_end - 14 > v_double->hop_close.mtu)
-			return fr_up(skb, reason_main_too_big);
+		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
 		fr_named_add(0, 1);
 		return main_ipv4_send(skb, data, now, ip_end, partial, v_double);
 	}
@@ -354,10 +335,8 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
-	if (unlikely(!fr_usable(&v_double->hop_close)))
-		return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
-	if (52ULL + payload_len > v_double->hop_close.mtu)
-		return fr_up(skb, reason_main_too_big);
+	if (unlikely(!fr_fits(&v_double->hop_close, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
 	fr_named_add(0, 1);
 	return main_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, v_double);
 }
@@ -429,10 +408,9 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_map *package;
 	{
 		struct key_map key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.m_switch = be16(&v_int->return_);
-		found = find_map(&key, lease, 0, &package);
+		enum fr_found found = find_map(&key, lease, 0, &package);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_main_changing);
 		if (found == FR_MISSING)
@@ -447,28 +425,23 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(v_double->m_long.addr);
-	__be128 ipv6_dst = ld128(v_double->close.addr);
-	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
-	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
+		fr_add128(ld128(v_double->close.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(v_double->m_long.port) +
+			  bpf_htons(v_double->close.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -480,18 +453,16 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &v_double->hop_close);
 
-	if (direct)
-		fr_link(data, &v_double->hop_close);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st128(new_ipv6->src, ld128(v_double->m_long.addr));
+	st128(new_ipv6->dst, ld128(v_double->close.addr));
+	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
@@ -509,59 +480,53 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_int *v_int = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 46, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
-	__be32 ipv4_src = ld32(v_double->m_long.addr + 12);
-	__be32 ipv4_dst = ld32(v_double->close.addr + 12);
-	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
-	__be16 udp_dst_port = bpf_htons(v_double->close.port);
-	__be16 udp_length = bpf_htons(payload_len + 12);
 	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
+		ld32(v_double->close.addr + 12) + bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + udp_length);
+			  (__u64)bpf_htons(v_double->m_long.port) +
+			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 32) +
+					   ld32(v_double->m_long.addr + 12) +
+					   ld32(v_double->close.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_int *new_int = data + 42;
+	int direct = fr_link_direct(data, &v_double->hop_close);
 
-	if (direct)
-		fr_link(data, &v_double->hop_close);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(v_double->m_long.addr + 12));
+	st32(new_ipv4->dst, ld32(v_double->close.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
+	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
 	st32(&new_int->type, int_type_range_int_return);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -597,10 +562,8 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 			return fr_up(skb, reason_main_udp_checksum);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
-		if (unlikely(!fr_usable(&v_double->hop_close)))
-			return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
-		if (ip_end - 14 > v_double->hop_close.mtu)
-			return fr_up(skb, reason_main_too_big);
+		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
 		fr_named_add(0, 1);
 		return main_ipv6_send(skb, data, now, ip_end, partial, v_double);
 	}
@@ -611,10 +574,8 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_main_udp_checksum);
-	if (unlikely(!fr_usable(&v_double->hop_close)))
-		return fr_up(skb, fr_unusable(&v_double->hop_close, reason_main_no_route));
-	if (32ULL + payload_len > v_double->hop_close.mtu)
-		return fr_up(skb, reason_main_too_big);
+	if (unlikely(!fr_fits(&v_double->hop_close, 32ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&v_double->hop_close, reason_main_no_route));
 	fr_named_add(0, 1);
 	return main_ipv6_send_ipv4(skb, data, now, payload_len, partial_2, v_double);
 }
@@ -676,10 +637,9 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_map *package;
 	{
 		struct key_map key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.m_switch = be16(&v_int->return_);
-		found = find_map(&key, lease, 0, &package);
+		enum fr_found found = find_map(&key, lease, 0, &package);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_main_changing);
 		if (found == FR_MISSING)
@@ -688,12 +648,11 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_void *v_double;
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.m_goto.addr, ipv6->src, 0);
 		key.m_goto.port = be16(&udp->src_port);
 		key.var = be16(&v_int->return_);
-		found = find_void(&key, lease, 8, &v_double, now);
+		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_main_changing);
 		if (found == FR_MISSING)
@@ -705,14 +664,12 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: main: { */

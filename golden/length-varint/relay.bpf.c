@@ -88,20 +88,17 @@ enum {
 	reason_put_udp_checksum, reason_put_not_ip,
 };
 
-static __always_inline int put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size,
-					 __u64 outer_length_2, __u64 outer_length_end,
-					 void *at_outer_length_end, __u64 frame_id_size,
-					 __u64 frame_id_end, void *at_frame_id_end,
-					 __u64 frame_length_present, __u64 frame_length_size,
-					 __u64 frame_length_2, __u64 frame_length_end,
-					 void *at_frame_length_end, __u64 payload_len,
-					 __u64 partial)
+static __always_inline int
+put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 outer_length_2,
+	      __u64 outer_length_end, void *at_outer_length_end, __u64 frame_id_size,
+	      __u64 frame_id_end, void *at_frame_id_end, __u64 frame_length_present,
+	      __u64 frame_length_size, __u64 frame_length_2, __u64 frame_length_end,
+	      void *at_frame_length_end, __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_outer *outer = data + 42;
 	struct hdr_frame *frame = at_outer_length_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(payload_len + ((frame_length_end + 3) - 14));
@@ -109,7 +106,6 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	__be64 outer_length = bpf_cpu_to_be64(fr_varint_word(payload_len +
 		((frame_length_end + 3) - 42) + 1, outer_length_size));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len + 3, frame_length_size));
-	__be16 tag_number = bpf_htons(set_kind);
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, (outer_length_end + 1), frame_id_size);
@@ -134,7 +130,7 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	odd_sum_6 <<= 8 * (((outer_length_end - 34) & 1) != 0);
 	__u64 odd_sum_7 = 7;
 	odd_sum_7 <<= 8 * (((frame_length_end - 34) & 1) != 0);
-	__u64 odd_sum_8 = tag_number;
+	__u64 odd_sum_8 = bpf_htons(set_kind);
 	odd_sum_8 <<= 8 * ((((frame_length_end + 1) - 34) & 1) != 0);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
@@ -195,7 +191,7 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, void *data, __u6
 		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
 			      frame_length_size);
 	st8(&new_tag->kind, 7);
-	st16(&new_tag->number, tag_number);
+	st16(&new_tag->number, bpf_htons(set_kind));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -211,13 +207,12 @@ static __always_inline int put_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int put_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 udp_end, __u64 outer_length_size,
-					   __u64 outer_length, __u64 outer_length_end,
-					   void *at_outer_length_end, __u64 frame_id_size,
-					   __u64 frame_id_end, void *at_frame_id_end,
-					   __u64 frame_length_present, __u64 frame_length_size,
-					   __u64 frame_length, __u64 frame_length_end)
+static __always_inline int
+put_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
+		__u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
+		void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
+		void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		__u64 frame_length, __u64 frame_length_end)
 {
 	void *at_frame_length_end;
 	struct hdr_udp *udp = data + 34;
@@ -387,27 +382,23 @@ static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *dat
 			     outer_length_end);
 }
 
-static __always_inline int put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size,
-					 __u64 outer_length_2, __u64 outer_length_end,
-					 void *at_outer_length_end, __u64 frame_id_size,
-					 __u64 frame_id_end, void *at_frame_id_end,
-					 __u64 frame_length_present, __u64 frame_length_size,
-					 __u64 frame_length_2, __u64 frame_length_end,
-					 void *at_frame_length_end, __u64 payload_len,
-					 __u64 partial)
+static __always_inline int
+put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 outer_length_2,
+	      __u64 outer_length_end, void *at_outer_length_end, __u64 frame_id_size,
+	      __u64 frame_id_end, void *at_frame_id_end, __u64 frame_length_present,
+	      __u64 frame_length_size, __u64 frame_length_2, __u64 frame_length_end,
+	      void *at_frame_length_end, __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_outer *outer = data + 62;
 	struct hdr_frame *frame = at_outer_length_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_payload_length = bpf_htons(payload_len + ((frame_length_end + 3) - 54));
 	__be64 outer_length = bpf_cpu_to_be64(fr_varint_word(payload_len +
 		((frame_length_end + 3) - 62) + 1, outer_length_size));
 	__be64 frame_length = bpf_cpu_to_be64(fr_varint_word(payload_len + 3, frame_length_size));
-	__be16 tag_number = bpf_htons(set_kind);
 
 	/* udp.checksum */
 	__u64 region_sum = fr_sum64(skb, (outer_length_end + 1), frame_id_size);
@@ -432,7 +423,7 @@ static __always_inline int put_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	odd_sum_6 <<= 8 * (((outer_length_end - 54) & 1) != 0);
 	__u64 odd_sum_7 = 7;
 	odd_sum_7 <<= 8 * (((frame_length_end - 54) & 1) != 0);
-	__u64 odd_sum_8 = tag_number;
+	__u64 odd_sum_8 = bpf_htons(set_kind);
 	odd_sum_8 <<= 8 * ((((frame_length_end + 1) - 54) & 1) != 0);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
@@ -489,7 +480,7 @@ static __always_inline int put_ipv6_send(struct __sk_buff *skb, void *data, __u6
 		fr_put_varint(at_frame_id_end, (void *)(long)skb->data_end, frame_length,
 			      frame_length_size);
 	st8(&new_tag->kind, 7);
-	st16(&new_tag->number, tag_number);
+	st16(&new_tag->number, bpf_htons(set_kind));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_put_fault);
@@ -504,13 +495,12 @@ static __always_inline int put_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int put_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					   __u64 udp_end, __u64 outer_length_size,
-					   __u64 outer_length, __u64 outer_length_end,
-					   void *at_outer_length_end, __u64 frame_id_size,
-					   __u64 frame_id_end, void *at_frame_id_end,
-					   __u64 frame_length_present, __u64 frame_length_size,
-					   __u64 frame_length, __u64 frame_length_end)
+static __always_inline int
+put_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
+		__u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
+		void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
+		void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		__u64 frame_length, __u64 frame_length_end)
 {
 	void *at_frame_length_end;
 	struct hdr_udp *udp = data + 54;
@@ -674,14 +664,12 @@ static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 SEC("tc") int prog_put(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 89);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* put: { */
@@ -738,18 +726,16 @@ static __always_inline int take_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size,
-					    __u64 frame_id_end, void *at_frame_id_end,
-					    __u64 frame_length_present, __u64 frame_length_size,
-					    __u64 frame_length_2, __u64 frame_length_end,
-					    void *at_frame_length_end, __u64 payload_len,
-					    __u64 partial)
+static __always_inline int
+take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_frame *frame = data + 42;
 	struct hdr_tag *tag = at_frame_length_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(payload_len + (frame_length_end - 14));
@@ -984,18 +970,16 @@ static __always_inline int take_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size,
-					    __u64 frame_id_end, void *at_frame_id_end,
-					    __u64 frame_length_present, __u64 frame_length_size,
-					    __u64 frame_length_2, __u64 frame_length_end,
-					    void *at_frame_length_end, __u64 payload_len,
-					    __u64 partial)
+static __always_inline int
+take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_frame *frame = data + 62;
 	struct hdr_tag *tag = at_frame_length_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (frame_length_end - 54));
@@ -1210,14 +1194,12 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_take(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 82);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* take: { */

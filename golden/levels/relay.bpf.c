@@ -1092,14 +1092,12 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* downstream: { */
@@ -1159,7 +1157,6 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -1175,9 +1172,7 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1185,7 +1180,6 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst + 64);
 	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1197,12 +1191,10 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, hop_1);
 
-	if (direct)
-		fr_link(data, hop_1);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
@@ -1236,9 +1228,8 @@ static __always_inline int upstream_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (fr_has(w)) { /* rule */
 		{
 			__u32 key = (be8(&v_short->kind_hint) >> 4);
-			enum fr_found found;
 
-			found = find_shares(&key, lease, 112, &s);
+			enum fr_found found = find_shares(&key, lease, 112, &s);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_upstream_changing);
 			if (found == FR_MISSING)
@@ -1368,10 +1359,9 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 	struct val_ways *w;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		st64((void *)&key, ld64(v_short->id));
-		found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_ways(&key, lease, 0, &w);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_upstream_changing);
 		if (found == FR_MISSING)
@@ -1389,7 +1379,6 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1412,7 +1401,6 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
-	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1424,12 +1412,10 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, hop_2);
 
-	if (direct)
-		fr_link(data, hop_2);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
@@ -1463,9 +1449,8 @@ static __always_inline int upstream_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (fr_has(w)) { /* rule */
 		{
 			__u32 key = (be8(&v_short->kind_hint) >> 4);
-			enum fr_found found;
 
-			found = find_shares(&key, lease, 112, &s);
+			enum fr_found found = find_shares(&key, lease, 112, &s);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_upstream_changing);
 			if (found == FR_MISSING)
@@ -1592,10 +1577,9 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 	struct val_ways *w;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		st64((void *)&key, ld64(v_short->id));
-		found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_ways(&key, lease, 0, &w);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_upstream_changing);
 		if (found == FR_MISSING)
@@ -1607,14 +1591,12 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 
 SEC("tc") int prog_upstream(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* upstream: { */
@@ -1671,14 +1653,11 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(c->server.addr + 12);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->server.port);
 	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
 			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
 	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
@@ -1688,21 +1667,19 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->server.addr + 12) + old_udp_length +
+		0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) +
-			  ((__u64)ld32(v_short->mac) << 8) + ((__u64)ld16(v_short->mac + 4) << 8),
-			  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
-			  ((__u64)short_mac_4 << 8));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
+			 ((__u64)ld16(v_short->mac + 4) << 8), (__u64)bpf_htons(c->server.port) +
+			 ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					  old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst + 64);
-	int direct = c->hop_server.state == FR_HOP_DIRECT;
+					  old_ipv4_src) + (__u64)ipv4_ttl_protocol +
+					  ld32(c->server.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1714,19 +1691,17 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 39);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short *new_short = data + 42;
+	int direct = fr_link_direct(data, &c->hop_server);
 
-	if (direct)
-		fr_link(data, &c->hop_server);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->dst, ld32(c->server.addr + 12));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->dst_port, bpf_htons(c->server.port));
 	st32(new_short->mac, short_mac);
 	st16(new_short->mac + 4, short_mac_4);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1805,11 +1780,10 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_by_client *c;
 	{
 		struct key_by_client key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
-		found = find_by_client(&key, lease, 0, &c, now);
+		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_calls_changing);
 		if (found == FR_MISSING)
@@ -1823,10 +1797,8 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_calls_partial_checksum);
-	if (unlikely(!fr_usable(&c->hop_server)))
-		return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
-	if (ip_end - 14 > c->hop_server.mtu)
-		return fr_up(skb, reason_calls_too_big);
+	if (unlikely(!fr_fits(&c->hop_server, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&c->hop_server, reason_calls_no_route));
 	return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c);
 }
 
@@ -1837,7 +1809,6 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -1845,9 +1816,7 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(c->server.addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->server.port);
 	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
 			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
 	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
@@ -1857,15 +1826,14 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->server.addr)) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) +
 			  ((__u64)ld32(v_short->mac) << 8) + ((__u64)ld16(v_short->mac + 4) << 8),
-			  (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+			  (__u64)bpf_htons(c->server.port) + ((__u64)short_mac << 8) +
 			  ((__u64)short_mac_4 << 8));
-	int direct = c->hop_server.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1877,19 +1845,17 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 63);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short *new_short = data + 62;
+	int direct = fr_link_direct(data, &c->hop_server);
 
-	if (direct)
-		fr_link(data, &c->hop_server);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
+	st128(new_ipv6->dst, ld128(c->server.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->dst_port, bpf_htons(c->server.port));
 	st32(new_short->mac, short_mac);
 	st16(new_short->mac + 4, short_mac_4);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1957,11 +1923,10 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_by_client *c;
 	{
 		struct key_by_client key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
-		found = find_by_client(&key, lease, 0, &c, now);
+		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_calls_changing);
 		if (found == FR_MISSING)
@@ -1978,23 +1943,19 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_calls_udp_checksum);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_calls_partial_checksum);
-	if (unlikely(!fr_usable(&c->hop_server)))
-		return fr_up(skb, fr_unusable(&c->hop_server, reason_calls_no_route));
-	if (ip_end - 14 > c->hop_server.mtu)
-		return fr_up(skb, reason_calls_too_big);
+	if (unlikely(!fr_fits(&c->hop_server, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&c->hop_server, reason_calls_no_route));
 	return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 81);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* calls: { */

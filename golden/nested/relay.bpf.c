@@ -156,14 +156,12 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 					     struct val_backends *b)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -175,11 +173,9 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &b->way.hop);
 
-	if (direct)
-		fr_link(data, &b->way.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -194,14 +190,12 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 					       struct val_backends *b)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -213,11 +207,9 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &b->way.hop);
 
-	if (direct)
-		fr_link(data, &b->way.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -239,11 +231,10 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
-		found = find_backends(&key, lease, 48, &b);
+		enum fr_found found = find_backends(&key, lease, 48, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_balance_changing);
 		if (found == FR_MISSING)
@@ -255,10 +246,8 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_usable(&b->way.hop)))
-		return fr_up(skb, fr_unusable(&b->way.hop, reason_balance_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
-		return fr_up(skb, reason_balance_too_big);
+	if (unlikely(!fr_fits(&b->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
 	return balance_ipv4_send_2(skb, data, ip_end, b);
 }
 
@@ -314,10 +303,9 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 	struct val_services *s;
 	{
 		struct key_services key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_services(&key, lease, 0, &s);
+		enum fr_found found = find_services(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_balance_changing);
 		if (found == FR_MISSING)
@@ -334,11 +322,10 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
 		{
 			struct key_backends key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.pool = s->pool;
 			key.bucket = 0;
-			found = find_backends(&key, lease, 8, &b);
+			enum fr_found found = find_backends(&key, lease, 8, &b);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_balance_changing);
 			if (found == FR_MISSING)
@@ -352,11 +339,9 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 			if (!(skb->len <= ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_usable(&b->way.hop)))
-				return fr_up(skb,
-					     fr_unusable(&b->way.hop, reason_balance_no_route));
-			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
-				return fr_up(skb, reason_balance_too_big);
+			if (unlikely(!fr_fits(&b->way.hop,
+					      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+				return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
 			return balance_ipv4_send(skb, data, ip_end, b);
 		}
 	}
@@ -368,11 +353,9 @@ static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, 
 					     struct val_backends *b)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -384,11 +367,9 @@ static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &b->way.hop);
 
-	if (direct)
-		fr_link(data, &b->way.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -402,11 +383,9 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 					       struct val_backends *b)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -418,11 +397,9 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &b->way.hop);
 
-	if (direct)
-		fr_link(data, &b->way.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -443,11 +420,10 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
-		found = find_backends(&key, lease, 48, &b);
+		enum fr_found found = find_backends(&key, lease, 48, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_balance_changing);
 		if (found == FR_MISSING)
@@ -459,10 +435,8 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_usable(&b->way.hop)))
-		return fr_up(skb, fr_unusable(&b->way.hop, reason_balance_no_route));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
-		return fr_up(skb, reason_balance_too_big);
+	if (unlikely(!fr_fits(&b->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
 	return balance_ipv6_send_2(skb, data, ip_end, b);
 }
 
@@ -508,10 +482,9 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 	struct val_services *s;
 	{
 		struct key_services key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_services(&key, lease, 0, &s);
+		enum fr_found found = find_services(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_balance_changing);
 		if (found == FR_MISSING)
@@ -528,11 +501,10 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) { /* rule */
 		{
 			struct key_backends key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.pool = s->pool;
 			key.bucket = 0;
-			found = find_backends(&key, lease, 8, &b);
+			enum fr_found found = find_backends(&key, lease, 8, &b);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_balance_changing);
 			if (found == FR_MISSING)
@@ -546,11 +518,9 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 			if (!(skb->len <= ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_usable(&b->way.hop)))
-				return fr_up(skb,
-					     fr_unusable(&b->way.hop, reason_balance_no_route));
-			if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
-				return fr_up(skb, reason_balance_too_big);
+			if (unlikely(!fr_fits(&b->way.hop,
+					      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+				return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
 			return balance_ipv6_send(skb, data, ip_end, b);
 		}
 	}
@@ -560,14 +530,12 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_balance(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: balance: { */

@@ -125,34 +125,30 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_ipv4 *ipv4 = data;
 	struct hdr_udp *udp = data + 20;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 26;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->remote.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+			 bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+					  64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -164,16 +160,15 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 4, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data;
 	struct hdr_udp *new_udp = data + 20;
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -194,46 +189,40 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 {
 	struct hdr_ipv4 *ipv4 = data;
 	struct hdr_udp *udp = data + 20;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 28, new_headers_len = 48, udp_checksum_at = 26,
 		udp_new_checksum_at = 46;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->remote.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length);
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
+			  bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_relay_fault, reason_relay_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data;
 	struct hdr_udp *new_udp = data + 40;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
@@ -299,10 +288,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_relay_changing);
 		if (found == FR_MISSING)
@@ -320,10 +308,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_relay_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_relay_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, fr_unusable(&p->hop_remote, reason_relay_no_route));
-		if ((skb->gso_size ? skb->gso_size + 28 : ip_end) > p->hop_remote.mtu)
-			return fr_up(skb, reason_relay_too_big);
+		if (unlikely(!fr_fits(&p->hop_remote,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end))))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
 		return relay_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -335,10 +322,8 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, fr_unusable(&p->hop_remote, reason_relay_no_route));
-	if (48ULL + payload_len > p->hop_remote.mtu)
-		return fr_up(skb, reason_relay_too_big);
+	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
 	return relay_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
@@ -347,28 +332,24 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_ipv6 *ipv6 = data;
 	struct hdr_udp *udp = data + 40;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 46;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->remote.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)udp_src_port + udp_dst_port);
+	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -380,16 +361,15 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 0, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data;
 	struct hdr_udp *new_udp = data + 40;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
@@ -409,52 +389,47 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 {
 	struct hdr_ipv6 *ipv6 = data;
 	struct hdr_udp *udp = data + 40;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 48, new_headers_len = 28, udp_checksum_at = 46,
 		udp_new_checksum_at = 26;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->remote.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + udp_length);
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
+			  bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
+					   ld32(p->remote.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_relay_fault, reason_relay_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, 0, 28);
-
 	struct hdr_ipv4 *new_ipv4 = data;
 	struct hdr_udp *new_udp = data + 20;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -511,10 +486,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_relay_changing);
 		if (found == FR_MISSING)
@@ -534,10 +508,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_relay_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_relay_partial_checksum);
-		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, fr_unusable(&p->hop_remote, reason_relay_no_route));
-		if ((skb->gso_size ? skb->gso_size + 48 : ip_end) > p->hop_remote.mtu)
-			return fr_up(skb, reason_relay_too_big);
+		if (unlikely(!fr_fits(&p->hop_remote,
+				      (skb->gso_size ? skb->gso_size + 48 : ip_end))))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
 		return relay_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
@@ -549,22 +522,19 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, fr_unusable(&p->hop_remote, reason_relay_no_route));
-	if (28ULL + payload_len > p->hop_remote.mtu)
-		return fr_up(skb, reason_relay_too_big);
+	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_relay_no_route));
 	return relay_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 48);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 
 	/* relay: { */
 	if (!fr_lease_valid(lease, now))
@@ -605,50 +575,44 @@ enum {
 static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_ipv4 *ipv4 = data;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 20, new_headers_len = 52;
-	__be16 ipv4_total_length = bpf_htons(payload_len + 52);
-	__be32 ipv4_src = ldv32(set_here + 12);
-	__be32 ipv4_dst = ldv32(set_there + 12);
-	__be16 udp_length = bpf_htons(payload_len + 32);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length_2 = bpf_htons(payload_len + 20);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ld16(&ipv4->total_length) + ipv4_total_length_2);
+					    ld16(&ipv4->total_length) +
+					    bpf_htons(payload_len + 20));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_total_length + ipv4_src +
-					   ipv4_dst + 0x11c5);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 52) +
+					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x11c5);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, 0, 52);
-
 	struct hdr_ipv4 *new_ipv4 = data;
 	struct hdr_udp *new_udp = data + 20;
 	struct hdr_shim *new_shim = data + 28;
 	struct hdr_ipv4 *new_ipv4_2 = data + 32;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->src, ldv32(set_here + 12));
+	st32(new_ipv4->dst, ldv32(set_there + 12));
 	st32(&new_udp->src_port, bpf_htonl(0x91b58));
-	st16(&new_udp->length, udp_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 32));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_shim->id, bpf_htonl(7));
 	st16(&new_ipv4_2->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4_2->total_length, ipv4_total_length_2);
+	st16(&new_ipv4_2->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4_2->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4_2->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4_2->src, ipv4_src_ipv4_dst);
@@ -707,15 +671,9 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_ipv6 *ipv6 = data;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 40, new_headers_len = 72;
-	__be16 ipv4_total_length = bpf_htons(payload_len + 72);
-	__be32 ipv4_src = ldv32(set_here + 12);
-	__be32 ipv4_dst = ldv32(set_there + 12);
-	__be16 udp_length = bpf_htons(payload_len + 52);
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_payload_length = bpf_htons(payload_len);
 	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
 	__be64 ipv6_src = ld64(ipv6->src);
 	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
@@ -723,8 +681,8 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_total_length + ipv4_src +
-					   ipv4_dst + 0x11c5);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 72) +
+					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x11c5);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -742,17 +700,17 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *new_ipv6 = data + 32;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 72));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->src, ldv32(set_here + 12));
+	st32(new_ipv4->dst, ldv32(set_there + 12));
 	st32(&new_udp->src_port, bpf_htonl(0x91b58));
-	st16(&new_udp->length, udp_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 52));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_shim->id, bpf_htonl(7));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
@@ -806,13 +764,12 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 40);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))

@@ -172,36 +172,31 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
 	struct hdr_tun *tun = data + 42;
 	struct hdr_udp *udp = at_tun_options_end + 20;
-
 	__u32 len = skb->len;
 	const __u32 inside_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be16 udp_src_port = bpf_htons(be8(&tun->n));
 	__be16 udp_dst_port = ld16(&udp->dst_port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* inside.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 8) +
+		0x1100;
 	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), ld16(&udp->checksum),
 					     inside_old_pseudo, inside_new_pseudo);
-	fr_csum_set_not_0(&inside_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_length);
-	if (!inside_csum.old) /* no checksum came, none leaves */
-		inside_csum.new = 0;
+	fr_csum_set_or_0(&inside_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
+			 (__u64)udp_src_port + bpf_htons(payload_len + 8));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+					    (__u64)bpf_htons(payload_len + 28) + ipv4_ttl_protocol);
 
 	int err = fr_move(skb, (tun_options_end + 28), 42, payload_len, 0);
 	if (unlikely(err))
@@ -222,18 +217,17 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &w->way.hop);
 
-	if (direct)
-		fr_link(data, &w->way.hop);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&inside_csum));
 	st16(&new_ipv4->checksum, inner_checksum);
 	if (fr_finish(skb, inside_new_checksum_at, &inside_csum, BPF_F_MARK_MANGLED_0))
@@ -275,10 +269,9 @@ static __always_inline int decapsulate_udp_udp(struct __sk_buff *skb, void *data
 	struct val_ways *w;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.dst, ld32(ipv4->dst));
-		found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_ways(&key, lease, 0, &w);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_decapsulate_changing);
 		if (found == FR_MISSING)
@@ -303,10 +296,8 @@ static __always_inline int decapsulate_udp_udp(struct __sk_buff *skb, void *data
 	      ((partial >> 16) >= (tun_options_end + 28) &&
 	       (partial & 0xffff) < ((tun_options_end + 28 + payload_len) - 1))))
 		return fr_up(skb, reason_decapsulate_partial_checksum);
-	if (unlikely(!fr_usable(&w->way.hop)))
-		return fr_up(skb, fr_unusable(&w->way.hop, reason_decapsulate_no_route));
-	if (28ULL + payload_len > w->way.hop.mtu)
-		return fr_up(skb, reason_decapsulate_too_big);
+	if (unlikely(!fr_fits(&w->way.hop, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&w->way.hop, reason_decapsulate_no_route));
 	return decapsulate_udp_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
 					partial, w);
 }
@@ -378,14 +369,12 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 86);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -471,17 +460,10 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 34);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->remote.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
-	__be16 udp_length = bpf_htons(payload_len + 14);
 	__be16 flow_id = ld16(&flow->id);
 	__u8 flow_rest = ld8(&flow->rest);
 
@@ -503,7 +485,8 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		bpf_htons(payload_len + 14) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -511,8 +494,9 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-					 udp_length + flow_id + ((__u64)flow_sum << 8) +
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
+					 flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
@@ -521,9 +505,9 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
+					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
+					  ld32(p->remote.addr + 12) + 64);
 
 	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len,
 			  udp_csum.partial ? FR_PAYLOAD : 0);
@@ -545,18 +529,17 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_flow *new_flow = data + 42;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
@@ -579,17 +562,11 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40, udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 14);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->remote.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 	__be16 flow_id = ld16(&flow->id);
 	__u8 flow_rest = ld8(&flow->rest);
 
@@ -609,8 +586,8 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -618,10 +595,10 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-					 ipv6_payload_length + flow_id + ((__u64)flow_sum << 8) +
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
+					 flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len, FR_TO_IPV6 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
@@ -643,18 +620,17 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_flow *new_flow = data + 62;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
@@ -698,10 +674,9 @@ static __always_inline int strip_ipv4_rest(struct __sk_buff *skb, void *data, vo
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be16(&flow->id);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_strip_changing);
 		if (found == FR_MISSING)
@@ -718,19 +693,15 @@ static __always_inline int strip_ipv4_rest(struct __sk_buff *skb, void *data, vo
 	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
 		return fr_up(skb, reason_strip_partial_checksum);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
-		if (34ULL + payload_len > p->hop_remote.mtu)
-			return fr_up(skb, reason_strip_too_big);
+		if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
 		return strip_ipv4_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				       partial, p);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
-	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
-	if (54ULL + payload_len > p->hop_remote.mtu)
-		return fr_up(skb, reason_strip_too_big);
+	if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
 	return strip_ipv4_send_ipv6(skb, data, tun_options_end, at_tun_options_end, payload_len,
 				    partial, p);
 }
@@ -806,19 +777,13 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 14);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(p->local.addr);
-	__be128 ipv6_dst = ld128(p->remote.addr);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
 	__be16 flow_id = ld16(&flow->id);
 	__u8 flow_rest = ld8(&flow->rest);
 
@@ -839,8 +804,8 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -848,10 +813,10 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-					 ipv6_payload_length + flow_id + ((__u64)flow_sum << 8) +
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
+					 flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len,
 			  udp_csum.partial ? FR_PAYLOAD : 0);
@@ -873,18 +838,17 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_flow *new_flow = data + 62;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 14));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(p->local.addr));
+	st128(new_ipv6->dst, ld128(p->remote.addr));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
@@ -906,18 +870,11 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60, udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 34);
-	__be32 ipv4_src = ld32(p->local.addr + 12);
-	__be32 ipv4_dst = ld32(p->remote.addr + 12);
-	__be16 udp_src_port = bpf_htons(p->local.port);
-	__be16 udp_dst_port = bpf_htons(p->remote.port);
-	__be16 udp_length = bpf_htons(payload_len + 14);
 	__be16 flow_id = ld16(&flow->id);
 	__u8 flow_rest = ld8(&flow->rest);
 
@@ -938,7 +895,8 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		bpf_htons(payload_len + 14) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
@@ -946,14 +904,15 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 						 odd_sum_4 + region_sum));
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
-					 udp_length + flow_id + ((__u64)flow_sum << 8) +
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
+					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
+					 flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 34) + ld32(p->local.addr + 12) +
+					   ld32(p->remote.addr + 12) + 0x1180);
 
 	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len, FR_TO_IPV4 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
@@ -975,19 +934,18 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_flow *new_flow = data + 42;
+	int direct = fr_link_direct(data, &p->hop_remote);
 
-	if (direct)
-		fr_link(data, &p->hop_remote);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(p->local.addr + 12));
+	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(p->local.port));
+	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 14));
 	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
 	st8(&new_flow->rest, flow_rest);
@@ -1024,10 +982,9 @@ static __always_inline int strip_ipv6_flow(struct __sk_buff *skb, void *data, vo
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be16(&flow->id);
-		found = find_peers(&key, lease, 0, &p);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_strip_changing);
 		if (found == FR_MISSING)
@@ -1046,17 +1003,13 @@ static __always_inline int strip_ipv6_flow(struct __sk_buff *skb, void *data, vo
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_strip_udp_checksum);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_usable(&p->hop_remote)))
-			return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
-		if (54ULL + payload_len > p->hop_remote.mtu)
-			return fr_up(skb, reason_strip_too_big);
+		if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
 		return strip_ipv6_flow_send(skb, data, tun_options_end, at_tun_options_end,
 					    payload_len, partial, p);
 	}
-	if (unlikely(!fr_usable(&p->hop_remote)))
-		return fr_up(skb, fr_unusable(&p->hop_remote, reason_strip_no_route));
-	if (34ULL + payload_len > p->hop_remote.mtu)
-		return fr_up(skb, reason_strip_too_big);
+	if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
 	return strip_ipv6_flow_send_ipv4(skb, data, tun_options_end, at_tun_options_end,
 					 payload_len, partial, p);
 }
@@ -1122,14 +1075,12 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* strip: { */
@@ -1184,7 +1135,6 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tun *tun = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_total_length = bpf_htons(payload_len + (tun_options_end - 14));
@@ -1229,7 +1179,6 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 		return fr_drop(len, reason_last_fault);
 
 	__s64 csum = fr_complete_begin(skb, 16, 26);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 
@@ -1351,15 +1300,13 @@ static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *da
 	return last_ipv4_rest(skb, data, data_end, udp_end, tun_options_size, tun_options_end);
 }
 
-static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
-					      __u64 tun_options_size, __u64 tun_options_end,
-					      __u64 more_options_end, __u64 payload_len,
-					      __u64 partial)
+static __always_inline int
+last_ipv6_tun_send(struct __sk_buff *skb, void *data, __u64 tun_options_size, __u64 tun_options_end,
+		   __u64 more_options_end, __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_tun *tun = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be16 ipv6_payload_length = bpf_htons(payload_len + (tun_options_end - 54));
@@ -1399,7 +1346,6 @@ static __always_inline int last_ipv6_tun_send(struct __sk_buff *skb, void *data,
 		return fr_drop(len, reason_last_fault);
 
 	__s64 csum = fr_complete_begin(skb, 18, 44);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 
@@ -1516,14 +1462,12 @@ static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_last(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 94);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* last: { */

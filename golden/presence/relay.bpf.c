@@ -174,10 +174,9 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 	struct val_tenants *t;
 	{
 		struct key_tenants key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.key = gre_key;
-		found = find_tenants(&key, lease, 0, &t);
+		enum fr_found found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -328,10 +327,9 @@ static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, voi
 	struct val_tenants *t;
 	{
 		struct key_tenants key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.key = gre_key;
-		found = find_tenants(&key, lease, 0, &t);
+		enum fr_found found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_sort_changing);
 		if (found == FR_MISSING)
@@ -413,14 +411,12 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 74);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */

@@ -230,19 +230,78 @@ struct streams_fan1 {
 	void *front;
 };
 
-static __always_inline long streams_copy1(struct streams_same1 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
+static __always_inline int streams_write1(struct streams_same1 *same, struct __sk_buff *skb,
+					  void *front, __u64 short_pn_size, __u64 short_pn_end,
+					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
 					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	void *data;
 	void *at_short_pn_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     stream_id_size), 18, 33), 51, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -285,68 +344,8 @@ static __always_inline long streams_copy1(struct streams_same1 *same, struct __s
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
-					     stream_id_size), 18, 33), 51, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_write1(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -451,11 +450,10 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			     stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-					__u64 short_pn, __u64 short_payload_end,
-					__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority)
+static __always_inline int
+streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -563,12 +561,11 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, void *data, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -794,19 +791,78 @@ struct streams_fan2 {
 	void *front;
 };
 
-static __always_inline long streams_copy2(struct streams_same2 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
+static __always_inline int streams_write2(struct streams_same2 *same, struct __sk_buff *skb,
+					  void *front, __u64 short_pn_size, __u64 short_pn_end,
+					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
 					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	void *data;
 	void *at_short_pn_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
+	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -849,68 +905,8 @@ static __always_inline long streams_copy2(struct streams_same2 *same, struct __s
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
-					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_write2(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -1018,11 +1014,10 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 			     stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-					__u64 short_pn, __u64 short_payload_end,
-					__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority)
+static __always_inline int
+streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1128,12 +1123,11 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, void *data, __u64
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1324,14 +1318,12 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* streams: relay & {#short: "short", #frame: "stream", #fits: by_size, #rules: (forwa... */
@@ -1417,17 +1409,66 @@ struct streams_4_fan1 {
 	void *front;
 };
 
-static __always_inline long streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_offset, __u64 stream_length_end,
-					    __u64 priority, __u64 id,
-					    struct receiver_subscribers *r)
+static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 stream_id_size, __u64 priority,
+					    __u64 pn, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_stream *saved_stream = front + 55;
 
 	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
+						 fr_add64(bpf_cpu_to_be64(fr_varint_word(id,
+						 stream_id_size))));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 57 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short_4 *new_short_4 = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st32(&new_short_4->pn, bpf_htonl(pn & 0xffffffffULL));
+	fr_put_varint(data + 56, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 37), 56, stream_id_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_4_copy1(struct streams_4_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		__u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = front + 55;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -1470,55 +1511,7 @@ static __always_inline long streams_4_copy1(struct streams_4_same1 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
-						 fr_add64(bpf_cpu_to_be64(fr_varint_word(id,
-						 stream_id_size))));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 57 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_4_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short_4 *new_short_4 = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st32(&new_short_4->pn, bpf_htonl(pn & 0xffffffffULL));
-	fr_put_varint(data + 56, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 37), 56, stream_id_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_4_write1(same, skb, front, stream_id_size, priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -1618,11 +1611,10 @@ static __noinline long streams_4_turn1(__u32 i, struct streams_4_fan1 *fan)
 			       stream_id, stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, __u64 short_payload_end,
-					  __u64 stream_id_size, __u64 stream_id,
-					  __u64 stream_offset, __u64 stream_length_end,
-					  __u64 priority)
+static __always_inline int
+streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
+	       __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	       __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1721,13 +1713,11 @@ static __always_inline int streams_4_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end, __u64 udp_end,
-						 __u64 short_payload_end, __u64 stream_id_size,
-						 __u64 stream_id, __u64 stream_offset,
-						 __u64 stream_offset_end,
-						 __u64 stream_length_present,
-						 __u64 stream_length_size, __u64 stream_length)
+static __always_inline int
+streams_4_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		      __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		      __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
+		      __u64 stream_length_size, __u64 stream_length)
 {
 	void *at_stream_length_end;
 	struct hdr_short_4 *short_4 = data + 42;
@@ -1936,17 +1926,67 @@ struct streams_4_fan2 {
 	void *front;
 };
 
-static __always_inline long streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_offset, __u64 stream_length_end,
-					    __u64 priority, __u64 id,
-					    struct receiver_subscribers *r)
+static __always_inline int streams_4_write2(struct streams_4_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 stream_id_size, __u64 priority,
+					    __u64 pn, __u64 id, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_stream *saved_stream = front + 75;
 
 	void *data;
+
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
+						 fr_add64(bpf_cpu_to_be64(fr_varint_word(id,
+						 stream_id_size))));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 77 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short_4 *new_short_4 = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st32(&new_short_4->pn, bpf_htonl(pn & 0xffffffffULL));
+	fr_put_varint(data + 76, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 61), 76,
+			    stream_id_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_4_copy2(struct streams_4_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		__u64 stream_length_end, __u64 priority, __u64 id, struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = front + 75;
 
 	/* {emit: sent: {pn: "pn", stream: "id", offset: "stream.offset", length: "len(stream.... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -1989,56 +2029,7 @@ static __always_inline long streams_4_copy2(struct streams_4_same2 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 ((__u64)bpf_htonl(pn & 0xffffffffULL) << 8) +
-						 fr_add64(bpf_cpu_to_be64(fr_varint_word(id,
-						 stream_id_size))));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 77 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_4_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short_4 *new_short_4 = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st32(&new_short_4->pn, bpf_htonl(pn & 0xffffffffULL));
-	fr_put_varint(data + 76, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 61), 76,
-			    stream_id_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_4_write2(same, skb, front, stream_id_size, priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -2141,11 +2132,10 @@ static __noinline long streams_4_turn2(__u32 i, struct streams_4_fan2 *fan)
 			       stream_id, stream_offset, stream_length_end, priority, id, r);
 }
 
-static __always_inline int streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					  __u64 udp_end, __u64 short_payload_end,
-					  __u64 stream_id_size, __u64 stream_id,
-					  __u64 stream_offset, __u64 stream_length_end,
-					  __u64 priority)
+static __always_inline int
+streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
+	       __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	       __u64 stream_length_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -2242,12 +2232,11 @@ static __always_inline int streams_4_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv6_stream_rest(struct __sk_buff *skb, void *data,
-						      void *data_end, __u64 ip_end, __u64 udp_end,
-						      __u64 short_payload_end, __u64 stream_id_size,
-						      __u64 stream_id, __u64 stream_offset,
-						      __u64 stream_length_present,
-						      __u64 stream_length, __u64 stream_length_end)
+static __always_inline int
+streams_4_ipv6_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			   __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
+			   __u64 stream_id, __u64 stream_offset, __u64 stream_length_present,
+			   __u64 stream_length, __u64 stream_length_end)
 {
 	void *at_stream_length_end;
 	struct hdr_short_4 *short_4 = data + 62;
@@ -2421,14 +2410,12 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* streams_4: relay & {#short: "short_4", #frame: "stream", #fits: "0x40000000", #rule... */
@@ -2508,14 +2495,62 @@ struct datagrams_fan1 {
 	void *front;
 };
 
-static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 priority, struct receiver_subscribers *r)
+static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 short_pn_size, __u64 priority,
+					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 33), 51, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 udp_end, __u64 short_pn_size,
+					    __u64 priority, struct receiver_subscribers *r)
+{
 	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
@@ -2541,52 +2576,7 @@ static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, 18, 33), 51, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(datagrams_write1(same, skb, front, short_pn_size, priority, pn, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
@@ -2906,14 +2896,63 @@ struct datagrams_fan2 {
 	void *front;
 };
 
-static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 priority, struct receiver_subscribers *r)
+static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 short_pn_size, __u64 priority,
+					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
+			    short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 udp_end, __u64 short_pn_size,
+					    __u64 priority, struct receiver_subscribers *r)
+{
 	/* {emit: datagram: {pn: "pn", size: "len(udp.payload)"}}, */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
@@ -2939,53 +2978,7 @@ static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(datagrams_write2(same, skb, front, short_pn_size, priority, pn, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
@@ -3280,14 +3273,12 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* datagrams: relay & {#short: "short", #frame: "datagram", #fits: by_size, #rules: [{... */

@@ -210,24 +210,13 @@ struct spread_fan1 {
 	void *front;
 };
 
-static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_buff *skb,
 					 void *front, struct receiver_listeners *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_udp *saved_udp = front + 34;
 
 	void *data;
-
-	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
-	__u32 credit0 = fr_credit(r->budget, 0);
-	__u64 spent0 = 1;
-	int admitted0 = fr_admit(credit0, spent0, 0);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, 0);
-		return fr_decline(r->receiver, skb->len, reason_spread_refused_budget);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_spread_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -246,10 +235,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 					   ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 45 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
-	}
+	if (unlikely(data + 45 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -267,8 +254,24 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_buff *skb,
+					 void *front, struct receiver_listeners *r)
+{
+	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
+	__u32 credit0 = fr_credit(r->budget, 0);
+	__u64 spent0 = 1;
+	int admitted0 = fr_admit(credit0, spent0, 0);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, 0);
+		return fr_decline(r->receiver, skb->len, reason_spread_refused_budget);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_spread_contended);
+
+	if (unlikely(spread_write1(same, skb, front, r))) {
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	}
@@ -390,7 +393,6 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -406,27 +408,22 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_spread_contended_2);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(s->to.addr + 12);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(s->to.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), bpf_htons(s->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
-					    64);
-	int direct = s->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
+					    ld32(s->to.addr + 12) + 64);
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
@@ -442,18 +439,16 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &s->hop_to);
 
-	if (direct)
-		fr_link(data, &s->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->dst, ld32(s->to.addr + 12));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->dst_port, bpf_htons(s->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0)) {
@@ -516,10 +511,9 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 	if (be8(&tag->kind) == 2) { /* rule */
 		{
 			struct key_senders key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			fr_put_v4(key.from, ld32(ipv4->src));
-			found = find_senders(&key, lease, 0, &s);
+			enum fr_found found = find_senders(&key, lease, 0, &s);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_spread_changing);
 			if (found == FR_MISSING)
@@ -533,11 +527,8 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_spread_partial_checksum);
-			if (unlikely(!fr_usable(&s->hop_to)))
-				return fr_up(skb,
-					     fr_unusable(&s->hop_to, reason_spread_no_route_2));
-			if (ipv4_end - 14 > s->hop_to.mtu)
-				return fr_up(skb, reason_spread_too_big_2);
+			if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
+				return fr_up(skb, fr_unfit(&s->hop_to, reason_spread_no_route_2));
 			return spread_udp_send(skb, data, ipv4_end, partial_2, s);
 		}
 	}
@@ -553,14 +544,12 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -638,7 +627,6 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 46;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 34;
 	__be32 eth_dst = ld32(eth->dst);
@@ -646,21 +634,20 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ld16(&ipv4->total_length) + ipv4_total_length);
+					    ld16(&ipv4->total_length) +
+					    bpf_htons(payload_len + 20));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -670,7 +657,7 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
@@ -746,14 +733,12 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -838,39 +823,33 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_loose *loose = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 44, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(s->to.addr + 12);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(s->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((loose_end - 34) & 1) != 0);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
-			  ld16(&loose->length) + udp_cut_off, (__u64)udp_dst_port + udp_length);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
+			 ld16(&loose->length) + udp_cut_off, (__u64)bpf_htons(s->to.port) +
+			 bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->total_length) +
 					    ld32(ipv4->reserved_to_fragment_offset) +
-					    old_ipv4_src) + (__u64)ipv4_total_length +
-					    ipv4_ttl_protocol + ipv4_dst + 64);
-	int direct = s->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + (__u64)bpf_htons(payload_len + 28) +
+					    ipv4_ttl_protocol + ld32(s->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -878,22 +857,20 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 		return fr_failed(skb, len, err, reason_tighten_fault, reason_tighten_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &s->hop_to);
 
-	if (direct)
-		fr_link(data, &s->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->dst, ld32(s->to.addr + 12));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st16(&new_udp->dst_port, bpf_htons(s->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -942,10 +919,9 @@ static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *
 	struct val_senders *s;
 	{
 		struct key_senders key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.from, ld32(ipv4->src));
-		found = find_senders(&key, lease, 0, &s);
+		enum fr_found found = find_senders(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_tighten_changing);
 		if (found == FR_MISSING)
@@ -962,23 +938,19 @@ static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_tighten_partial_checksum);
 	if ((udp_end - loose_end) > 64)
 		return fr_up(skb, reason_tighten_padding);
-	if (unlikely(!fr_usable(&s->hop_to)))
-		return fr_up(skb, fr_unusable(&s->hop_to, reason_tighten_no_route));
-	if (28ULL + payload_len > s->hop_to.mtu)
-		return fr_up(skb, reason_tighten_too_big);
+	if (unlikely(!fr_fits(&s->hop_to, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&s->hop_to, reason_tighten_no_route));
 	return tighten_udp_send(skb, data, udp_end, loose_end, payload_len, partial, s);
 }
 
 SEC("tc") int prog_tighten(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 44);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -1199,20 +1171,16 @@ static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ports *ports = data + 34;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(s->to.addr + 12);
 	__be16 ports_src_port = ld16(&ports->dst_port);
-	__be16 ports_dst_port = bpf_htons(s->to.port);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    ld32(ipv4->src)) + (__u64)ipv4_ttl_protocol + ipv4_dst +
-					    64);
-	int direct = s->hop_to.state == FR_HOP_DIRECT;
+					    ld32(ipv4->src)) + (__u64)ipv4_ttl_protocol +
+					    ld32(s->to.addr + 12) + 64);
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
@@ -1224,18 +1192,16 @@ static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, 
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 20);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_ports *new_ports = data + 34;
+	int direct = fr_link_direct(data, &s->hop_to);
 
-	if (direct)
-		fr_link(data, &s->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->dst, ld32(s->to.addr + 12));
 	st16(&new_ports->src_port, ports_src_port);
-	st16(&new_ports->dst_port, ports_dst_port);
+	st16(&new_ports->dst_port, bpf_htons(s->to.port));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, 18, 20);
 
@@ -1267,10 +1233,9 @@ static __always_inline int narrow_ports(struct __sk_buff *skb, void *data, void 
 	struct val_senders *s;
 	{
 		struct key_senders key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.from, ld32(ipv4->src));
-		found = find_senders(&key, lease, 0, &s);
+		enum fr_found found = find_senders(&key, lease, 0, &s);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_narrow_changing);
 		if (found == FR_MISSING)
@@ -1295,23 +1260,19 @@ static __always_inline int narrow_ports(struct __sk_buff *skb, void *data, void 
 	if (!(partial_2 == 0 || (partial_2 >> 16) >= 38) ||
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_narrow_partial_checksum);
-	if (unlikely(!fr_usable(&s->hop_to)))
-		return fr_up(skb, fr_unusable(&s->hop_to, reason_narrow_no_route_2));
-	if (ipv4_end - 14 > s->hop_to.mtu)
-		return fr_up(skb, reason_narrow_too_big_2);
+	if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
+		return fr_up(skb, fr_unfit(&s->hop_to, reason_narrow_no_route_2));
 	return narrow_ports_send(skb, data, ipv4_end, s);
 }
 
 SEC("tc") int prog_narrow(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 38);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 

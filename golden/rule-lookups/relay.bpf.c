@@ -289,32 +289,26 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(a->to.addr + 12);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(a->to.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(a->to.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), bpf_htons(a->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
-					    64);
-	int direct = a->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
+					    ld32(a->to.addr + 12) + 64);
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
@@ -326,18 +320,16 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &a->hop_to);
 
-	if (direct)
-		fr_link(data, &a->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->dst, ld32(a->to.addr + 12));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->dst_port, bpf_htons(a->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -353,32 +345,26 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(c->to.addr + 12);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(c->to.port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->to.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), bpf_htons(c->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
-					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
-					    64);
-	int direct = c->hop_to.state == FR_HOP_DIRECT;
+					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
+					    ld32(c->to.addr + 12) + 64);
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
@@ -390,18 +376,16 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &c->hop_to);
 
-	if (direct)
-		fr_link(data, &c->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
+	st32(new_ipv4->dst, ld32(c->to.addr + 12));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->dst_port, bpf_htons(c->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -421,23 +405,12 @@ static __always_inline int relay_udp_send_3(struct __sk_buff *skb)
 }
 
 static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 ipv4_end)
+					  const struct fr_lease *lease, __u64 ipv4_end,
+					  struct val_muted *m)
 {
 	struct hdr_msg *msg = data + 42;
 
 	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
-	struct val_muted *m;
-	{
-		struct key_muted key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.who = be16(&msg->id);
-		found = find_muted(&key, lease, 48, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			m = NULL;
-	}
 	if (fr_has(m) && m->until > be8(&msg->kind)) { /* rule */
 		return fr_drop(skb->len, reason_relay_muted);
 	}
@@ -447,10 +420,9 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 	if (be8(&msg->kind) == 7) { /* rule */
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = be16(&msg->id);
-			found = find_second(&key, lease, 56, &c);
+			enum fr_found found = find_second(&key, lease, 56, &c);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_relay_changing);
 			if (found == FR_MISSING)
@@ -464,10 +436,8 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_relay_partial_checksum);
-			if (unlikely(!fr_usable(&c->hop_to)))
-				return fr_up(skb, fr_unusable(&c->hop_to, reason_relay_no_route));
-			if (ipv4_end - 14 > c->hop_to.mtu)
-				return fr_up(skb, reason_relay_too_big);
+			if (unlikely(!fr_fits(&c->hop_to, ipv4_end - 14)))
+				return fr_up(skb, fr_unfit(&c->hop_to, reason_relay_no_route));
 			return relay_udp_send_2(skb, data, ipv4_end, partial, c);
 		}
 	}
@@ -477,10 +447,9 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 		struct val_second *c_2;
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = be16(&msg->id);
-			found = find_second(&key, lease, 96, &c_2);
+			enum fr_found found = find_second(&key, lease, 96, &c_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_relay_changing);
 			if (found == FR_MISSING)
@@ -525,10 +494,9 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 	struct val_first *a;
 	{
 		struct key_first key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be16(&msg->id);
-		found = find_first(&key, lease, 0, &a);
+		enum fr_found found = find_first(&key, lease, 0, &a);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_relay_changing);
 		if (found == FR_MISSING)
@@ -538,10 +506,9 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 	if (fr_has(a)) { /* rule */
 		{
 			struct key_also key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.limit = a->limit;
-			found = find_also(&key, lease, 40, &b);
+			enum fr_found found = find_also(&key, lease, 40, &b);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_relay_changing);
 			if (found == FR_MISSING)
@@ -557,30 +524,38 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 				      !(skb->len <= ipv4_end ||
 					((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 					return fr_up(skb, reason_relay_partial_checksum);
-				if (unlikely(!fr_usable(&a->hop_to)))
+				if (unlikely(!fr_fits(&a->hop_to, ipv4_end - 14)))
 					return fr_up(skb,
-						     fr_unusable(&a->hop_to,
-						     reason_relay_no_route));
-				if (ipv4_end - 14 > a->hop_to.mtu)
-					return fr_up(skb, reason_relay_too_big);
+						     fr_unfit(&a->hop_to, reason_relay_no_route));
 				return relay_udp_send(skb, data, ipv4_end, partial, a);
 			}
 		}
 	}
 
-	return relay_udp_rest(skb, data, lease, ipv4_end);
+	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
+	struct val_muted *m;
+	{
+		struct key_muted key __attribute__((aligned(8))) = {};
+
+		key.who = be16(&msg->id);
+		enum fr_found found = find_muted(&key, lease, 48, &m);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_relay_changing);
+		if (found == FR_MISSING)
+			m = NULL;
+	}
+
+	return relay_udp_rest(skb, data, lease, ipv4_end, m);
 }
 
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -797,10 +772,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 	struct val_muted *m;
 	{
 		struct key_muted key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.who = r->who;
-		found = find_muted(&key, lease, 0, &m);
+		enum fr_found found = find_muted(&key, lease, 0, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_decline(r->receiver, skb->len, reason_spread_changing);
 		if (found == FR_MISSING)
@@ -816,10 +790,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 	struct val_first *a;
 	{
 		struct key_first key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = r->who;
-		found = find_first(&key, lease, 8, &a);
+		enum fr_found found = find_first(&key, lease, 8, &a);
 		if (unlikely(found == FR_CHANGING))
 			return fr_decline(r->receiver, skb->len, reason_spread_changing);
 		if (found == FR_MISSING)
@@ -842,10 +815,9 @@ static __noinline long spread_turn1(__u32 i, struct spread_fan1 *fan)
 		struct val_second *a_2;
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.id = r->who;
-			found = find_second(&key, lease, 48, &a_2);
+			enum fr_found found = find_second(&key, lease, 48, &a_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_spread_changing);
 			if (found == FR_MISSING)
@@ -992,14 +964,12 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 45);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 

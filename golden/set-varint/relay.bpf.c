@@ -120,7 +120,6 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
@@ -140,11 +139,9 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
-			  stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum,
+			 (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
+			 stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -177,7 +174,6 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
@@ -190,11 +186,9 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
-			  fr_odd64(stream_id));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum,
+			 fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
+			 fr_odd64(stream_id));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -217,10 +211,9 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_id_end)
+static __always_inline int
+change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -260,10 +253,9 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 	struct val_moves *m;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = stream_id;
-		found = find_moves(&key, lease, 0, &m);
+		enum fr_found found = find_moves(&key, lease, 0, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_change_changing);
 		if (found == FR_MISSING)
@@ -375,7 +367,6 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
@@ -432,7 +423,6 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
@@ -472,10 +462,9 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_id_end)
+static __always_inline int
+change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -516,10 +505,9 @@ static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, v
 	struct val_moves *m;
 	{
 		struct key_moves key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = stream_id;
-		found = find_moves(&key, lease, 0, &m);
+		enum fr_found found = find_moves(&key, lease, 0, &m);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_change_changing);
 		if (found == FR_MISSING)
@@ -620,14 +608,12 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 79);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: change: { */

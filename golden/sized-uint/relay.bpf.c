@@ -164,7 +164,6 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u64 short_wide_2 = short_wide + 1;
@@ -181,9 +180,7 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, odd_sum, odd_sum_2);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, odd_sum, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -214,7 +211,6 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
@@ -233,12 +229,10 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
-			  short_pn_size))));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum,
+			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
+			 short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -279,7 +273,6 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__u64 short_pn = n->other;
@@ -292,11 +285,9 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum,
+			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -353,10 +344,9 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.pn = short_pn;
-			found = find_numbers(&key, lease, 0, &n);
+			enum fr_found found = find_numbers(&key, lease, 0, &n);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_change_changing);
 			if (found == FR_MISSING)
@@ -381,10 +371,9 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.pn = short_pn;
-			found = find_numbers(&key, lease, 16, &n_2);
+			enum fr_found found = find_numbers(&key, lease, 16, &n_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_change_changing);
 			if (found == FR_MISSING)
@@ -405,10 +394,9 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 	struct val_numbers *n_3;
 	{
 		struct key_numbers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.pn = short_pn;
-		found = find_numbers(&key, lease, 32, &n_3);
+		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_change_changing);
 		if (found == FR_MISSING)
@@ -577,7 +565,6 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u64 short_wide_2 = short_wide + 1;
@@ -627,7 +614,6 @@ static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, void *data,
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 
@@ -692,7 +678,6 @@ static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__u64 short_pn = n->other;
@@ -748,10 +733,9 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.pn = short_pn;
-			found = find_numbers(&key, lease, 0, &n);
+			enum fr_found found = find_numbers(&key, lease, 0, &n);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_change_changing);
 			if (found == FR_MISSING)
@@ -778,10 +762,9 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		/* lookup: n: numbers: ["short.pn"] */
 		{
 			struct key_numbers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.pn = short_pn;
-			found = find_numbers(&key, lease, 16, &n_2);
+			enum fr_found found = find_numbers(&key, lease, 16, &n_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_change_changing);
 			if (found == FR_MISSING)
@@ -805,10 +788,9 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	struct val_numbers *n_3;
 	{
 		struct key_numbers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.pn = short_pn;
-		found = find_numbers(&key, lease, 32, &n_3);
+		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_change_changing);
 		if (found == FR_MISSING)
@@ -978,14 +960,12 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 82);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: change: { */

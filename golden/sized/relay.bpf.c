@@ -80,7 +80,6 @@ enum {
 static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
 
@@ -89,7 +88,6 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data)
 					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -217,7 +215,6 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 static __always_inline int filter_ipv6_named_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x6b800000ULL |
@@ -226,7 +223,6 @@ static __always_inline int filter_ipv6_named_send(struct __sk_buff *skb, void *d
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -341,14 +337,12 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: filter: { */

@@ -203,7 +203,6 @@ enum {
 static __always_inline int gate_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4520ULL | (be8(&ipv4->dscp_ecn) & 3));
 
@@ -212,7 +211,6 @@ static __always_inline int gate_ipv4_send(struct __sk_buff *skb, void *data)
 					 ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -242,11 +240,10 @@ static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_recent *r;
 	{
 		struct key_recent key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		key.port = be16(&udp->src_port);
-		found = find_recent(&key, lease, 8, &r);
+		enum fr_found found = find_recent(&key, lease, 8, &r);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -255,10 +252,9 @@ static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct val_rates *rate;
 	{
 		struct key_rates key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_rates(&key, lease, 16, &rate);
+		enum fr_found found = find_rates(&key, lease, 16, &rate);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -354,9 +350,8 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct val_ports *p;
 	{
 		__u32 key = be16(&udp->dst_port);
-		enum fr_found found;
 
-		found = find_ports(&key, lease, 0, &p);
+		enum fr_found found = find_ports(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -369,7 +364,6 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x62000000ULL |
@@ -378,7 +372,6 @@ static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -406,10 +399,9 @@ static __always_inline int gate_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct val_rates *rate;
 	{
 		struct key_rates key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_rates(&key, lease, 16, &rate);
+		enum fr_found found = find_rates(&key, lease, 16, &rate);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -495,9 +487,8 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_ports *p;
 	{
 		__u32 key = be16(&udp->dst_port);
-		enum fr_found found;
 
-		found = find_ports(&key, lease, 0, &p);
+		enum fr_found found = find_ports(&key, lease, 0, &p);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -506,11 +497,10 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct val_recent *r;
 	{
 		struct key_recent key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
 		key.port = be16(&udp->src_port);
-		found = find_recent(&key, lease, 8, &r);
+		enum fr_found found = find_recent(&key, lease, 8, &r);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_gate_changing);
 		if (found == FR_MISSING)
@@ -522,14 +512,12 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: gate: { */

@@ -233,14 +233,12 @@ static __always_inline int open_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_open(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 68);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* open: { */
@@ -429,14 +427,12 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* echo: { */

@@ -178,7 +178,6 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
@@ -195,15 +194,12 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_not_0(&udp_csum, 0, 0);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, 0, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_ttl_protocol + 64);
-	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -215,12 +211,10 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, hop_1);
 
-	if (direct)
-		fr_link(data, hop_1);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
@@ -334,7 +328,6 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
@@ -356,7 +349,6 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, 0, 0);
-	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -368,12 +360,10 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, hop_2);
 
-	if (direct)
-		fr_link(data, hop_2);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
@@ -480,14 +470,12 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* echo: { */
@@ -540,14 +528,12 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 					   struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -559,11 +545,9 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &w->way.hop);
 
-	if (direct)
-		fr_link(data, &w->way.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -610,10 +594,9 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_ways *w;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.dst, ld32(ipv4->dst));
-		found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_ways(&key, lease, 0, &w);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -627,10 +610,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&w->way.hop)))
-		return fr_up(skb, fr_unusable(&w->way.hop, reason_route_no_route));
-	if ((skb->gso_size ? skb->gso_size + 20 : ip_end - 14) > w->way.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&w->way.hop, (skb->gso_size ? skb->gso_size + 20 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&w->way.hop, reason_route_no_route));
 	return route_ipv4_send(skb, data, ip_end, w);
 }
 
@@ -638,11 +619,9 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 					   struct val_ways *w)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -654,11 +633,9 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &w->way.hop);
 
-	if (direct)
-		fr_link(data, &w->way.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -694,10 +671,9 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_ways *w;
 	{
 		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.dst, ipv6->dst, 0);
-		found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_ways(&key, lease, 0, &w);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_route_changing);
 		if (found == FR_MISSING)
@@ -711,23 +687,19 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_usable(&w->way.hop)))
-		return fr_up(skb, fr_unusable(&w->way.hop, reason_route_no_route));
-	if ((skb->gso_size ? skb->gso_size + 40 : ip_end - 14) > w->way.hop.mtu)
-		return fr_up(skb, reason_route_too_big);
+	if (unlikely(!fr_fits(&w->way.hop, (skb->gso_size ? skb->gso_size + 40 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&w->way.hop, reason_route_no_route));
 	return route_ipv6_send(skb, data, ip_end, w);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 54);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* route: { */
@@ -1207,14 +1179,12 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* spread: { */

@@ -127,14 +127,12 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	__u64 ip_end, struct val_tenants *t)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -146,12 +144,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &t->way.hop);
 
-	if (direct)
-		fr_link(data, &t->way.hop);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -219,11 +215,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	struct val_tenants *t;
 	{
 		struct key_tenants key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 		fr_put_v4(key.addr, ld32(ipv4->dst));
-		found = find_tenants(&key, lease, 0, &t);
+		enum fr_found found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -237,10 +232,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > t->way.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&t->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
 	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
 }
 
@@ -248,11 +241,9 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	__u64 ip_end, struct val_tenants *t)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -264,12 +255,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &t->way.hop);
 
-	if (direct)
-		fr_link(data, &t->way.hop);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
@@ -326,11 +315,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	struct val_tenants *t;
 	{
 		struct key_tenants key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 		fr_put_v6(key.addr, ipv6->dst, 2);
-		found = find_tenants(&key, lease, 0, &t);
+		enum fr_found found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -344,10 +332,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > t->way.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&t->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
 	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
 }
 
@@ -371,56 +357,49 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 42, udp_checksum_at = 44,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 8) +
+		0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, old_udp_length, udp_length);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, old_udp_length, bpf_htons(payload_len + 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					 (__u64)ipv4_total_length + ipv4_ttl_protocol);
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
+					 (__u64)bpf_htons(payload_len + 28) + ipv4_ttl_protocol);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &t->way.hop);
 
-	if (direct)
-		fr_link(data, &t->way.hop);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -486,11 +465,10 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	struct val_tenants *t;
 	{
 		struct key_tenants key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
 		fr_put_v4(key.addr, ld32(ipv4->dst));
-		found = find_tenants(&key, lease, 0, &t);
+		enum fr_found found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -507,10 +485,8 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 || partial == 0x26002c ||
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
-	if (28ULL + payload_len > t->way.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&t->way.hop, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
 	return forward_vlan_ipv4_send(skb, data, payload_len, partial, t);
 }
 
@@ -520,12 +496,10 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 62, udp_checksum_at = 64,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	__be64 ipv6_src = ld64(ipv6->src);
@@ -541,34 +515,31 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, old_udp_length, ipv6_payload_length);
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, old_udp_length, bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &t->way.hop);
 
-	if (direct)
-		fr_link(data, &t->way.hop);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st64(new_ipv6->src, ipv6_src);
 	st64(new_ipv6->src + 8, ipv6_src_2);
 	st64(new_ipv6->dst, ipv6_dst);
 	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
@@ -623,11 +594,10 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	struct val_tenants *t;
 	{
 		struct key_tenants key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
 		fr_put_v6(key.addr, ipv6->dst, 2);
-		found = find_tenants(&key, lease, 0, &t);
+		enum fr_found found = find_tenants(&key, lease, 0, &t);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -646,10 +616,8 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_usable(&t->way.hop)))
-		return fr_up(skb, fr_unusable(&t->way.hop, reason_forward_no_route));
-	if (48ULL + payload_len > t->way.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&t->way.hop, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
 	return forward_vlan_ipv6_send(skb, data, payload_len, partial, t);
 }
 
@@ -763,14 +731,12 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */

@@ -21,7 +21,7 @@ import (
 // render makes the C of a small spec.
 func render(t *testing.T) *bpf.Source {
 	t.Helper()
-	const file = "testdata/gate.cue"
+	const file = "../test/fuzz/testdata/specs/quota/spec.cue"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestVerifier(t *testing.T) {
 		t.Errorf("the message is %s at %v, want FR0902 at %v", d.Code, d.Pos, source.Lines[n])
 	}
 	for _, want := range []string{
-		`rejects program "gate": invalid access to packet, off=600 size=4`,
+		`rejects program "quota": invalid access to packet, off=600 size=4`,
 		"4 bytes at offset 600 are read or written, but only 42 bytes were checked",
 	} {
 		if !strings.Contains(d.Message+"\n"+d.Hint, want) {

@@ -15,8 +15,8 @@ import (
 // This file makes a state fit packets. Random rows and random packets seldom meet where a key has several parts, or a
 // condition compares a row with something. So some frames run in the model before the round, and while they run, what
 // the plan asks the state for is put there: the row that a lookup would miss, and values in rows and counters with
-// which a condition holds, or doesn't. Which branch is taken is a matter of luck; but each should be taken as often as
-// it has ends.
+// which a condition holds, or doesn't; and rows that a condition asks for, or wants to be missing, come or go. Which
+// branch is taken is a matter of luck; but each should be taken as often as it has ends.
 
 // Fitted is a frame that the state was made for.
 type Fitted struct {
@@ -88,7 +88,7 @@ func (s Source) fit(r *sim.Relay, slot int, all []*Generator) (out []Fitted) {
 		runs := 0
 		for f.changed = true; f.changed && runs < fitRuns; runs++ {
 			f.changed, f.arrived, f.chosen = false, false, false
-			f.lets = map[*ir.Var]ir.Expr{}
+			f.lets, f.found = map[*ir.Var]ir.Expr{}, map[*ir.Row]search{}
 			// An error may be due to a change. Where it isn't, it is found and shown when the frame is sent.
 			_, _ = r.Run(g.Program.Name.Value, sim.Packet{
 				Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
@@ -107,6 +107,7 @@ type fitting struct {
 	relay   *sim.Relay
 	slot    int                 // the next one that no session has
 	lets    map[*ir.Var]ir.Expr // what the run's variables were computed from
+	found   map[*ir.Row]search  // what the run's rows were looked up by
 	wants   map[place]bool      // of the frame's runs: which branch to take
 	changed bool                // the state, by this run
 	arrived bool                // the run, at the end of a rule, or where no rule applies
@@ -117,6 +118,12 @@ type fitting struct {
 type place struct {
 	stmt     ir.Stmt
 	receiver uint32
+}
+
+// search is a lookup of the run, and its key.
+type search struct {
+	at  place
+	key []byte
 }
 
 func (f *fitting) watch(s ir.Stmt, m sim.Moment) {
@@ -185,9 +192,16 @@ func (f *fitting) lookup(s *ir.Lookup, m sim.Moment) {
 		there = there && !bytes.Equal(table.Get(key), make([]byte, t.Value.Size))
 	}
 	f.branches[s].took(there)
+	key = slices.Clone(key)
+	f.found[s.Row] = search{place{s, m.Receiver()}, key}
 	if there || !f.want(s, m) {
 		return
 	}
+	f.put(t, key)
+}
+
+// put puts a row with random values into a table; where its keys are prefixes, for one that covers the key.
+func (f *fitting) put(t *ir.Table, key []byte) {
 	f.changed = true
 	key = slices.Clone(key)
 	if t.Kind == "lpm" && !f.One(3) {
@@ -198,11 +212,27 @@ func (f *fitting) lookup(s *ir.Lookup, m sim.Moment) {
 		binary.LittleEndian.PutUint32(key, uint32(shortest+f.IntN(129-shortest)))
 	}
 	if t.Session == nil {
-		table.Put(key, f.layout(&t.Value))
+		f.relay.Table(t.Name).Put(key, f.layout(&t.Value))
 	} else if f.slot < len(f.relay.Slots) {
 		f.session(t.Session, f.relay, f.slot, fieldsOf(t, key))
 		f.slot++
 	}
+}
+
+// row has a row that was looked up come or go. The next run keeps it so.
+func (f *fitting) row(r *ir.Row, there bool) bool {
+	by, known := f.found[r]
+	if !known || r.Table.Kind == "array" || r.Table.Kind == "lpm" && !there {
+		return false
+	}
+	f.wants[by.at] = there
+	if there {
+		f.put(r.Table, by.key)
+		return true
+	}
+	f.relay.Table(r.Table.Name).Delete(by.key)
+	f.changed = true
+	return true
 }
 
 // fieldsOf are the values of a session's fields that a key of one of its tables has, by their number.
@@ -296,6 +326,8 @@ func (f *fitting) hold(m sim.Moment, e ir.Expr, want bool) bool {
 		return f.address(m, e, e.X, want)
 	case *ir.Multicast:
 		return f.address(m, e, e.X, want)
+	case *ir.RowHas:
+		return f.row(e.Row, want)
 	}
 	return f.set(m, e, 1-v)
 }

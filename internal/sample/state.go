@@ -20,6 +20,13 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 	}
 	r.Reset()
 	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
+	often := 40
+	if asksLease(plan) {
+		often = 4
+	}
+	if s.One(often) {
+		r.World.LeaseDeadline = 0
+	}
 	s.groups(plan, r, keys)
 	slot := s.rows(plan, r)
 	s.money(r)
@@ -31,10 +38,24 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay, generators ...*Generator) []F
 	for i := range r.Lost[1:] {
 		r.Lost[1+i] = s.Uint64N(3)
 	}
-	if s.One(40) {
-		r.World.LeaseDeadline = 0
-	}
 	return fitted
+}
+
+// asksLease reports whether rules differ where the lease has lapsed; in other plans it only stops everything.
+func asksLease(plan *ir.Plan) bool {
+	for _, p := range plan.Programs {
+		for s := range ir.Stmts(p.Body) {
+			if s, ok := s.(*ir.If); ok && slices.ContainsFunc(slices.Collect(ir.Exprs(s)), isLease) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func isLease(e ir.Expr) bool {
+	m, ok := e.(*ir.Meta)
+	return ok && m.Kind == ir.LeaseValid
 }
 
 // rows fills a relay's tables and shared counters, and returns the first slot that no session has.

@@ -180,7 +180,6 @@ static __always_inline int start_send(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* do: [{emit: created: { */
@@ -224,7 +223,6 @@ static __always_inline int start_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 	struct hdr_init *init = data + 112;
 
@@ -268,7 +266,6 @@ static __always_inline int control_send(void *data, void *data_end, struct val_f
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
 	struct hdr_ack *ack = data + 112;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* let report = {emit: signal: { */
@@ -313,7 +310,6 @@ static __always_inline int control_send_2(void *data, void *data_end)
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
 	struct hdr_ack *ack = data + 112;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* let report = {emit: signal: { */
@@ -368,7 +364,6 @@ static __always_inline int control_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 	struct hdr_ack *ack = data + 112;
 
@@ -390,10 +385,9 @@ static __always_inline int control_on(void *data, void *data_end)
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (__u64)ld64(&socket->id);
-		found = find_flows(&key, lease, FR_ON_STACK, &f);
+		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_leave(fr_length(data, data_end), reason_control_changing);
 		if (found == FR_MISSING)
@@ -446,7 +440,6 @@ enum {
 static __always_inline int reduce_send(void *data, void *data_end, struct val_flows *f)
 {
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 	__u32 loss_ssthresh = (((((__u64)ld32(&socket->cwnd) * (__u64)f->keep) / 0x400) > 2) ?
 			       (((__u64)ld32(&socket->cwnd) * (__u64)f->keep) / 0x400) :
@@ -464,7 +457,6 @@ static __always_inline int reduce_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 	struct hdr_loss *loss = data + 112;
 
@@ -486,10 +478,9 @@ static __always_inline int reduce_on(void *data, void *data_end)
 	f = &here_f;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.flow = (__u64)ld64(&socket->id);
-		found = find_flows(&key, lease, FR_ON_STACK, &f);
+		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
 		if (unlikely(found == FR_CHANGING))
 			return fr_leave(fr_length(data, data_end), reason_reduce_changing);
 		if (found == FR_MISSING)
@@ -526,7 +517,6 @@ static __always_inline int finish_send(void *data, void *data_end)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_socket *socket = data;
-
 	__u32 len = fr_length(data, data_end);
 
 	/* do: [{emit: freed: flow: "socket.id"}] */
@@ -548,7 +538,6 @@ static __always_inline int finish_on(void *data, void *data_end)
 {
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-
 	struct hdr_socket *socket = data;
 	struct hdr_release *release = data + 112;
 

@@ -32,7 +32,7 @@ var Defaults = Quotas{
 	Source: runtime.Rate{PerSecond: 20, Burst: 40}, Best: runtime.Rate{PerSecond: 200, Burst: 400},
 	Worst: runtime.Rate{PerSecond: 1, Burst: 2}, Network: runtime.Rate{PerSecond: 100, Burst: 200},
 	Elsewhere: runtime.Rate{PerSecond: 100, Burst: 200}, Regulars: runtime.Rate{PerSecond: 1000, Burst: 2000},
-	Newcomers: runtime.Rate{PerSecond: 100, Burst: 200}, Strays: runtime.Rate{PerSecond: 50, Burst: 100},
+	Newcomers: runtime.Rate{PerSecond: 100, Burst: 200}, Strays: runtime.Rate{PerSecond: 20, Burst: 40},
 	Moves: runtime.Rate{PerSecond: 1000, Burst: 2000},
 }
 

@@ -9,7 +9,7 @@
  */
 
 #define FR_REASONS 139
-#define FR_NEEDS_ROWS 112
+#define FR_NEEDS_ROWS 184
 #define FR_NEEDS_LEARNED 3
 #define FR_NEEDS_SHARED 65537
 #define FR_NEEDS_CREDITS 32833
@@ -386,11 +386,12 @@ enum {
 	reason_long_fragment, reason_long_ipv4_total_length, reason_long_ipv4_checksum,
 	reason_long_martian_source, reason_long_multicast, reason_long_martian_destination,
 	reason_long_not_udp, reason_long_udp_length, reason_long_gso_packet, reason_long_long_form,
-	reason_long_no_match, reason_long_no_totals, reason_long_changing, reason_long_over_moves,
-	reason_long_full_seen, reason_long_full_attempts, reason_long_closed, reason_long_too_short,
+	reason_long_no_match, reason_long_changing, reason_long_over_moves, reason_long_full_seen,
+	reason_long_full_attempts, reason_long_closed, reason_long_too_short,
 	reason_long_over_source, reason_long_over_network, reason_long_over_total,
-	reason_long_over_newcomers, reason_long_no_networks, reason_long_ipv6_version,
-	reason_long_mapped_address, reason_long_ipv6_payload_length, reason_long_not_ip,
+	reason_long_over_newcomers, reason_long_no_totals, reason_long_no_networks,
+	reason_long_ipv6_version, reason_long_mapped_address, reason_long_ipv6_payload_length,
+	reason_long_not_ip,
 };
 
 static __always_inline int long_ipv4_send(struct __sk_buff *skb)
@@ -416,7 +417,6 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -430,7 +430,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_long_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.src"]}}, ... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [long_i... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -471,7 +471,6 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int long_ipv4_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -506,14 +505,13 @@ static __always_inline int long_ipv4_send_6(struct __sk_buff *skb)
 }
 
 static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -580,14 +578,13 @@ static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -660,7 +657,6 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
@@ -705,7 +701,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
 	__u64 said0[2];
 	st64((void *)said0, 0);
 	st64((void *)said0 + 8, ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL));
@@ -725,25 +721,27 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, struct val_totals *total)
+					    const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, do: [by_source, by_... */
+	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 72, &src);
+		enum fr_found found = find_sources(&key, lease, 112, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			src = NULL;
 	}
 	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -752,11 +750,34 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			return long_ipv4_send_8(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 120, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv4_send_8(skb, data, src, net, total);
+			}
 		}
 	}
+	struct val_totals *total_2;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 136, &total_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_long_no_totals);
+	}
 	struct val_networks *net_2;
 	{
 		struct key_networks key __attribute__((aligned(8))) = {};
@@ -767,44 +788,48 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 	}
 	if (!net_2)
 		return fr_up(skb, reason_long_no_networks);
-	return long_ipv4_send_9(skb, data, total, net_2);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv4_send_9(skb, data, total_2, net_2);
 }
 
 static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					    struct val_totals *total, struct val_attempts *try,
-					    struct val_peers *peer)
+					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.s... */
-		return long_ipv4_send_3(skb, data, total);
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&v_long->id);
+		fr_put_v4(key.peer.addr, ld32(ipv4->src));
+		key.peer.port = be16(&udp->src_port);
+		enum fr_found found = find_attempts(&key, lease, 80, &try);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			try = NULL;
 	}
+	if (fr_has(try)) { /* rule */
+		if (try->packets < set_tries) { /* rule */
+			{
+				struct key_attempts key __attribute__((aligned(8))) = {};
+				struct val_attempts val __attribute__((aligned(8))) = {};
 
-	/* {when: "peer && setting.watch && long.id_length < 8", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch && be8(&v_long->id_length) < 8) { /* rule */
-		return long_ipv4_send_4(skb, total);
-	}
-
-	/* {when: "try && try.packets < setting.tries", do: [{learn: attempts: {key: attempt, ... */
-	if (fr_has(try) && try->packets < set_tries) { /* rule */
-		{
-			struct key_attempts key __attribute__((aligned(8))) = {};
-			struct val_attempts val __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id);
-			fr_put_v4(key.peer.addr, ld32(ipv4->src));
-			key.peer.port = be16(&udp->src_port);
-			val.packets = ((__u64)try->packets + 1) & 255;
-			fr_learning(1);
-			if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_long_full_attempts);
+				key.id = be64(&v_long->id);
+				fr_put_v4(key.peer.addr, ld32(ipv4->src));
+				key.peer.port = be16(&udp->src_port);
+				val.packets = ((__u64)try->packets + 1) & 255;
+				fr_learning(1);
+				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
+					return fr_up(skb, reason_long_full_attempts);
+			}
+			return long_ipv4_send_5(skb);
 		}
-		return long_ipv4_send_5(skb);
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
@@ -824,21 +849,22 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_too_short);
 	}
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, when: "src.regular"... */
+	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
-		found = find_sources(&key, lease, 64, &src);
+		enum fr_found found = find_sources(&key, lease, 88, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			src = NULL;
 	}
 	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -847,88 +873,129 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			if (src->regular) { /* rule */
-				return long_ipv4_send_7(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 96, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv4_send_7(skb, data, src, net, total);
+				}
 			}
 		}
 	}
 
-	return long_ipv4_rest_3(skb, data, lease, total);
+	return long_ipv4_rest_3(skb, data, lease);
 }
 
 static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_totals *total)
+					  struct val_known *conn)
 {
 	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	struct val_attempts *try;
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_long->id);
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		found = find_attempts(&key, lease, 48, &try);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			try = NULL;
-	}
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 56, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
-
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
 	if (fr_has(conn)) { /* rule */
 		fr_shared_add(conn->packets, 1);
 		return long_ipv4_send(skb);
 	}
 
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return long_ipv4_send_2(skb);
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return long_ipv4_send_2(skb);
+		}
 	}
 
-	return long_ipv4_rest_2(skb, data, lease, now, udp_end, total, try, peer);
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.peer.addr, ld32(ipv4->src));
+		key.peer.port = be16(&udp->src_port);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return long_ipv4_send_3(skb, data, total);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_v4(key.peer.addr, ld32(ipv4->src));
+			key.peer.port = be16(&udp->src_port);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return long_ipv4_send_4(skb, total_2);
+			}
+		}
+	}
+
+	return long_ipv4_rest_2(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -994,21 +1061,20 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_long_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
-	struct val_totals *total;
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
 	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+		struct key_known key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
+		key.id = be64(&v_long->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
+			conn = NULL;
 	}
 
-	return long_ipv4_rest(skb, data, lease, now, udp_end, total);
+	return long_ipv4_rest(skb, data, lease, now, udp_end, conn);
 }
 
 static __always_inline int long_ipv6_send(struct __sk_buff *skb)
@@ -1034,7 +1100,6 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1048,7 +1113,7 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_long_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.src"]}}, ... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [long_i... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -1089,7 +1154,6 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int long_ipv6_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1124,14 +1188,13 @@ static __always_inline int long_ipv6_send_6(struct __sk_buff *skb)
 }
 
 static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -1198,14 +1261,13 @@ static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src,
-					    struct val_networks *net)
+					    struct val_sources *src, struct val_networks *net,
+					    struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_source = {admit: {credit: "src.new", cost: 1, else: drop: "over_source"}} */
@@ -1278,7 +1340,6 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_network = {admit: {credit: "net.new", cost: 1, else: drop: "over_network"}} */
@@ -1323,7 +1384,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
 	__u64 said0[2];
 	st64((void *)said0, ld64(ipv6->src));
 	st64((void *)said0 + 8, ld64(ipv6->src + 8));
@@ -1343,13 +1404,27 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
-					    struct val_totals *total, struct val_sources *src)
+					    const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, do: [by_source, by_... */
+	/* let known_source = {src: sources: ["ip.src"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		enum fr_found found = find_sources(&key, lease, 112, &src);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src = NULL;
+	}
 	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -1358,11 +1433,34 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			return long_ipv6_send_8(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 120, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv6_send_8(skb, data, src, net, total);
+			}
 		}
 	}
+	struct val_totals *total_2;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
 
-	/* {lookup: net: networks: ["ip.src"], do: [by_network, as_newcomer, begun, {emit: new... */
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 136, &total_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_long_no_totals);
+	}
 	struct val_networks *net_2;
 	{
 		struct key_networks key __attribute__((aligned(8))) = {};
@@ -1373,32 +1471,48 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 	}
 	if (!net_2)
 		return fr_up(skb, reason_long_no_networks);
-	return long_ipv6_send_9(skb, data, total, net_2);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv6_send_9(skb, data, total_2, net_2);
 }
 
 static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
-					    const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					    struct val_totals *total, struct val_attempts *try)
+					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* {when: "try && try.packets < setting.tries", do: [{learn: attempts: {key: attempt, ... */
-	if (fr_has(try) && try->packets < set_tries) { /* rule */
-		{
-			struct key_attempts key __attribute__((aligned(8))) = {};
-			struct val_attempts val __attribute__((aligned(8))) = {};
+	/* {lookup: try: attempts: attempt, when: "try.packets < setting.tries", do: [{learn: ... */
+	struct val_attempts *try;
+	{
+		struct key_attempts key __attribute__((aligned(8))) = {};
 
-			key.id = be64(&v_long->id);
-			fr_put_v6(key.peer.addr, ipv6->src, 0);
-			key.peer.port = be16(&udp->src_port);
-			val.packets = ((__u64)try->packets + 1) & 255;
-			fr_learning(1);
-			if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_long_full_attempts);
+		key.id = be64(&v_long->id);
+		fr_put_v6(key.peer.addr, ipv6->src, 0);
+		key.peer.port = be16(&udp->src_port);
+		enum fr_found found = find_attempts(&key, lease, 80, &try);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			try = NULL;
+	}
+	if (fr_has(try)) { /* rule */
+		if (try->packets < set_tries) { /* rule */
+			{
+				struct key_attempts key __attribute__((aligned(8))) = {};
+				struct val_attempts val __attribute__((aligned(8))) = {};
+
+				key.id = be64(&v_long->id);
+				fr_put_v6(key.peer.addr, ipv6->src, 0);
+				key.peer.port = be16(&udp->src_port);
+				val.packets = ((__u64)try->packets + 1) & 255;
+				fr_learning(1);
+				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
+					return fr_up(skb, reason_long_full_attempts);
+			}
+			return long_ipv6_send_5(skb);
 		}
-		return long_ipv6_send_5(skb);
 	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
@@ -1418,21 +1532,22 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_long_too_short);
 	}
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, when: "src.regular"... */
+	/* let known_source = {src: sources: ["ip.src"]} */
 	struct val_sources *src;
 	{
 		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 64, &src);
+		enum fr_found found = find_sources(&key, lease, 88, &src);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			src = NULL;
 	}
 	struct val_networks *net;
+	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
+		/* let origin = {net: networks: ["ip.src"]} */
 		{
 			struct key_networks key __attribute__((aligned(8))) = {};
 
@@ -1441,101 +1556,122 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 			net = find_networks(&key);
 		}
 		if (fr_has(net)) { /* rule */
-			if (src->regular) { /* rule */
-				return long_ipv6_send_7(skb, data, total, src, net);
+			/* let limits = {total: totals: ["udp.dst_port"]} */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 96, &total);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total = NULL;
+			}
+			if (fr_has(total)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv6_send_7(skb, data, src, net, total);
+				}
 			}
 		}
 	}
 
-	/* {lookup: {src: sources: ["ip.src"], net: networks: ["ip.src"]}, do: [by_source, by_... */
-	struct val_sources *src_2;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		found = find_sources(&key, lease, 72, &src_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			src_2 = NULL;
-	}
-
-	return long_ipv6_rest_3(skb, data, total, src_2);
+	return long_ipv6_rest_3(skb, data, lease);
 }
 
 static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_totals *total, struct val_known *conn)
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
 	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
 
-		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return long_ipv6_send_2(skb);
+		}
 	}
-	struct val_attempts *try;
-	{
-		struct key_attempts key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
-		key.id = be64(&v_long->id);
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		found = find_attempts(&key, lease, 48, &try);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			try = NULL;
-	}
+	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.peer.addr, ipv6->src, 0);
 		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 56, &peer);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			peer = NULL;
 	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
 
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return long_ipv6_send(skb);
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return long_ipv6_send_3(skb, data, total);
+			}
+		}
 	}
 
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return long_ipv6_send_2(skb);
+	/* {lookup: {sender, limits}, when: "setting.watch && long.id_length < 8", do: [by_mov... */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch && be8(&v_long->id_length) < 8) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_v6(key.peer.addr, ipv6->src, 0);
+			key.peer.port = be16(&udp->src_port);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return long_ipv6_send_4(skb, total_2);
+			}
+		}
 	}
 
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [long_id], value: ["udp.s... */
-		return long_ipv6_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch && long.id_length < 8", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch && be8(&v_long->id_length) < 8) { /* rule */
-		return long_ipv6_send_4(skb, total);
-	}
-
-	return long_ipv6_rest_2(skb, data, lease, now, udp_end, total, try);
+	return long_ipv6_rest_2(skb, data, lease, now, udp_end);
 }
 
 static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1591,45 +1727,34 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_long_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [long_id], "fresh?": seen... */
-	struct val_totals *total;
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
-	}
+	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return long_ipv6_send(skb);
+	}
 
-	return long_ipv6_rest(skb, data, lease, now, udp_end, total, conn);
+	return long_ipv6_rest(skb, data, lease, now, udp_end);
 }
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 76);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
@@ -1665,10 +1790,10 @@ enum {
 	reason_short_fragment, reason_short_ipv4_total_length, reason_short_ipv4_checksum,
 	reason_short_martian_source, reason_short_multicast, reason_short_martian_destination,
 	reason_short_not_udp, reason_short_udp_length, reason_short_gso_packet,
-	reason_short_short_form, reason_short_no_match, reason_short_no_totals,
-	reason_short_changing, reason_short_over_moves, reason_short_full_seen, reason_short_closed,
-	reason_short_stray, reason_short_ipv6_version, reason_short_mapped_address,
-	reason_short_ipv6_payload_length, reason_short_not_ip,
+	reason_short_short_form, reason_short_no_match, reason_short_changing,
+	reason_short_over_moves, reason_short_full_seen, reason_short_closed,
+	reason_short_no_totals, reason_short_stray, reason_short_ipv6_version,
+	reason_short_mapped_address, reason_short_ipv6_payload_length, reason_short_not_ip,
 };
 
 static __always_inline int short_ipv4_send(struct __sk_buff *skb)
@@ -1694,7 +1819,6 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1708,7 +1832,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_short_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.src"]}},... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [short_... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -1749,7 +1873,6 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv4_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1778,10 +1901,9 @@ static __always_inline int short_ipv4_send_5(struct __sk_buff *skb)
 static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	__u32 credit0 = fr_credit(total->strays, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
@@ -1796,74 +1918,10 @@ static __always_inline int short_ipv4_send_6(struct __sk_buff *skb, struct val_t
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_totals *total)
+static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_short *v_short = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 48, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
-
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return short_ipv4_send(skb);
-	}
-
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return short_ipv4_send_2(skb);
-	}
-
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.... */
-		return short_ipv4_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch) { /* rule */
-		return short_ipv4_send_4(skb, total);
-	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
@@ -1873,8 +1931,123 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 		return short_ipv4_send_5(skb);
 	}
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 80, &total);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_short_no_totals);
+	}
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	return short_ipv4_send_6(skb, total);
+}
+
+static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, __u64 now,
+					   struct val_known *conn)
+{
+	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return short_ipv4_send(skb);
+	}
+
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return short_ipv4_send_2(skb);
+		}
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.peer.addr, ld32(ipv4->src));
+		key.peer.port = be16(&udp->src_port);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return short_ipv4_send_3(skb, data, total);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_v4(key.peer.addr, ld32(ipv4->src));
+			key.peer.port = be16(&udp->src_port);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_short_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return short_ipv4_send_4(skb, total_2);
+			}
+		}
+	}
+
+	return short_ipv4_rest_2(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1938,21 +2111,20 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_short_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_totals *total;
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
+	struct val_known *conn;
 	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
+		struct key_known key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
+		key.id = be64(&v_short->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
-			return fr_up(skb, reason_short_no_totals);
+			conn = NULL;
 	}
 
-	return short_ipv4_rest(skb, data, lease, now, total);
+	return short_ipv4_rest(skb, data, lease, now, conn);
 }
 
 static __always_inline int short_ipv6_send(struct __sk_buff *skb)
@@ -1978,7 +2150,6 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -1992,7 +2163,7 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_drop(skb->len, reason_short_over_moves);
 
-	/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.src"]}},... */
+	/* {lookup: {sender, limits}, when: proven, do: [by_moves, {learn: seen: {key: [short_... */
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
 		struct val_seen val __attribute__((aligned(8))) = {};
@@ -2033,7 +2204,6 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv6_send_4(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
 	/* let by_moves = {admit: {credit: "total.moves", cost: 1, else: drop: "over_moves"}} */
@@ -2062,10 +2232,9 @@ static __always_inline int short_ipv6_send_5(struct __sk_buff *skb)
 static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_totals *total)
 {
 	__u64 clock = bpf_ktime_get_ns();
-
 	__u32 len = skb->len;
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	__u32 credit0 = fr_credit(total->strays, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
@@ -2080,62 +2249,10 @@ static __always_inline int short_ipv6_send_6(struct __sk_buff *skb, struct val_t
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_totals *total, struct val_known *conn)
+static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
+					     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 24, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		found = find_peers(&key, lease, 48, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
-
-	/* {when: "conn", do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return short_ipv6_send(skb);
-	}
-
-	/* {when: "fresh", do: ["pass"]}, */
-	if (fr_has(fresh)) { /* rule */
-		return short_ipv6_send_2(skb);
-	}
-
-	/* let proven = "peer && setting.watch && peer.short >= 3" */
-	if (fr_has(peer) && set_watch && peer->m_short >= 3) { /* rule */
-		/* {when: proven, do: [by_moves, {learn: seen: {key: [short_id], value: ["udp.... */
-		return short_ipv6_send_3(skb, data, total);
-	}
-
-	/* {when: "peer && setting.watch", do: [by_moves, "pass"]}, */
-	if (fr_has(peer) && set_watch) { /* rule */
-		return short_ipv6_send_4(skb, total);
-	}
 
 	/* let dead = [{when: "lapsed && setting.closed", do: [{drop: "closed"}]}, {when: "lap... */
 	if (!fr_lease_valid(lease, now) && set_closed) { /* rule */
@@ -2145,8 +2262,116 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		return short_ipv6_send_5(skb);
 	}
 
-	/* {do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"}}, "pass"]}, */
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 80, &total);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_short_no_totals);
+	}
+
+	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
 	return short_ipv6_send_6(skb, total);
+}
+
+static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
+					   const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_short *v_short = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return short_ipv6_send_2(skb);
+		}
+	}
+
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.peer.addr, ipv6->src, 0);
+		key.peer.port = be16(&udp->src_port);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+	struct val_totals *total;
+	if (fr_has(peer)) { /* rule */
+		/* let limits = {total: totals: ["udp.dst_port"]} */
+		{
+			struct key_totals key __attribute__((aligned(8))) = {};
+
+			key.port = be16(&udp->dst_port);
+			enum fr_found found = find_totals(&key, lease, 40, &total);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				total = NULL;
+		}
+		if (fr_has(total)) { /* rule */
+			/* let proven = "setting.watch && peer.short >= 3" */
+			if (set_watch && peer->m_short >= 3) { /* rule */
+				/* {lookup: {sender, limits}, when: proven, do: [by_moves, {le... */
+				return short_ipv6_send_3(skb, data, total);
+			}
+		}
+	}
+
+	/* {lookup: {sender, limits}, when: "setting.watch", do: [by_moves, "pass"]}, */
+	struct val_peers *peer_2;
+	struct val_totals *total_2;
+	if (set_watch) { /* rule */
+		{
+			struct key_peers key __attribute__((aligned(8))) = {};
+
+			fr_put_v6(key.peer.addr, ipv6->src, 0);
+			key.peer.port = be16(&udp->src_port);
+			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				peer_2 = NULL;
+		}
+		if (fr_has(peer_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 64, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_short_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				return short_ipv6_send_4(skb, total_2);
+			}
+		}
+	}
+
+	return short_ipv6_rest_2(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -2200,45 +2425,34 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->dst_port) != set_port)
 		return fr_up(skb, reason_short_no_match);
 
-	/* lookup: {total: totals: ["udp.dst_port"], "conn?": known: [short_id], "fresh?": see... */
-	struct val_totals *total;
-	{
-		struct key_totals key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.port = be16(&udp->dst_port);
-		found = find_totals(&key, lease, 0, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_short_no_totals);
-	}
+	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 16, &conn);
+		enum fr_found found = find_known(&key, lease, 0, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_short_changing);
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return short_ipv6_send(skb);
+	}
 
-	return short_ipv6_rest(skb, data, lease, now, total, conn);
+	return short_ipv6_rest(skb, data, lease, now);
 }
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
@@ -2400,14 +2614,12 @@ static __always_inline int tiny_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_tiny(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
@@ -2462,7 +2674,6 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -2527,10 +2738,9 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 80, &conn);
+		enum fr_found found = find_known(&key, lease, 152, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2539,10 +2749,9 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 88, &fresh);
+		enum fr_found found = find_seen(&key, lease, 160, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2655,7 +2864,6 @@ static __always_inline int answer_ipv6_answer_send_2(struct __sk_buff *skb, void
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
@@ -2712,10 +2920,9 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 	struct val_known *conn;
 	{
 		struct key_known key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_known(&key, lease, 80, &conn);
+		enum fr_found found = find_known(&key, lease, 152, &conn);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2724,10 +2931,9 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 	struct val_seen *fresh;
 	{
 		struct key_seen key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		found = find_seen(&key, lease, 88, &fresh);
+		enum fr_found found = find_seen(&key, lease, 160, &fresh);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_answer_changing);
 		if (found == FR_MISSING)
@@ -2827,14 +3033,12 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 97);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* answer: { */
@@ -2941,11 +3145,10 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->dst));
 		key.peer.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 80, &peer);
+		enum fr_found found = find_peers(&key, lease, 152, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_reply_changing);
 		if (found == FR_MISSING)
@@ -3034,11 +3237,10 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_peers *peer;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.peer.addr, ipv6->dst, 0);
 		key.peer.port = be16(&udp->dst_port);
-		found = find_peers(&key, lease, 80, &peer);
+		enum fr_found found = find_peers(&key, lease, 152, &peer);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_reply_changing);
 		if (found == FR_MISSING)
@@ -3065,14 +3267,12 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_reply(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* reply: { */

@@ -184,7 +184,6 @@ const (
 	LongGSOPacket          // a GSO packet: several datagrams in one buffer
 	LongLongForm           // long.form is not 1
 	LongNoMatch            // the program's match or condition isn't true
-	LongNoTotals           // no row in totals
 	LongChanging           // user space changed rows at each attempt to read one
 	LongDropOverMoves      // no moves left; or: too many processors spend from one credit at once
 	LongFullSeen           // table seen is full
@@ -197,6 +196,7 @@ const (
 	LongDropOverTotal
 	// no newcomers left; or: too many processors spend from one credit at once
 	LongDropOverNewcomers
+	LongNoTotals          // no row in totals
 	LongNoNetworks        // no row in networks
 	LongIPv6Version       // ipv6.version is not 6
 	LongMappedAddress     // an IPv4-mapped address in an IPv6 header
@@ -244,12 +244,12 @@ const (
 	ShortGSOPacket          // a GSO packet: several datagrams in one buffer
 	ShortShortForm          // short.form is not 0
 	ShortNoMatch            // the program's match or condition isn't true
-	ShortNoTotals           // no row in totals
 	ShortChanging           // user space changed rows at each attempt to read one
 	// no moves left; or: too many processors spend from one credit at once
 	ShortDropOverMoves
 	ShortFullSeen   // table seen is full
 	ShortDropClosed // dropped, as the spec says
+	ShortNoTotals   // no row in totals
 	// no strays left; or: too many processors spend from one credit at once
 	ShortDropStray
 	ShortIPv6Version       // ipv6.version is not 6
@@ -1063,7 +1063,6 @@ var desc = abi.Desc{
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "long_form", Kind: abi.ReasonPunted, Doc: "long.form is not 1"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
-			{Name: "no_totals", Kind: abi.ReasonPunted, Doc: "no row in totals"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "over_moves", Kind: abi.ReasonDropped,
 				Doc: "no moves left; or: too many processors spend from one credit at once"},
@@ -1079,6 +1078,7 @@ var desc = abi.Desc{
 				Doc: "no regulars left; or: too many processors spend from one credit at once"},
 			{Name: "over_newcomers", Kind: abi.ReasonDropped,
 				Doc: "no newcomers left; or: too many processors spend from one credit at once"},
+			{Name: "no_totals", Kind: abi.ReasonPunted, Doc: "no row in totals"},
 			{Name: "no_networks", Kind: abi.ReasonPunted, Doc: "no row in networks"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1110,12 +1110,12 @@ var desc = abi.Desc{
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "short_form", Kind: abi.ReasonPunted, Doc: "short.form is not 0"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
-			{Name: "no_totals", Kind: abi.ReasonPunted, Doc: "no row in totals"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "over_moves", Kind: abi.ReasonDropped,
 				Doc: "no moves left; or: too many processors spend from one credit at once"},
 			{Name: "full_seen", Kind: abi.ReasonPunted, Doc: "table seen is full"},
 			{Name: "closed", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
+			{Name: "no_totals", Kind: abi.ReasonPunted, Doc: "no row in totals"},
 			{Name: "stray", Kind: abi.ReasonDropped,
 				Doc: "no strays left; or: too many processors spend from one credit at once"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},

@@ -55,6 +55,13 @@ var openings = sync.OnceValues(func() (all [][]byte, err error) {
 	return all, nil
 })
 
+// prepared is how many frames an attacker has, which it sends again and again, from other ports: to make them costs
+// more than to send them. Of a flood, a sixteenth open connections.
+const (
+	prepared      = opening
+	preparedFlood = 4 * opening
+)
+
 // Attacker sends the packets of an attack at a rate, from the attackers' device.
 type Attacker struct {
 	Sent atomic.Uint64
@@ -65,10 +72,11 @@ type Attacker struct {
 	random *rand.Rand
 	open   [][]byte
 	next   int
+	frames [][]byte
 }
 
-// NewAttacker prepares attacks.
-func (l *Lab) NewAttacker() (*Attacker, error) {
+// NewAttacker prepares an attack.
+func (l *Lab) NewAttacker(kind Attack) (*Attacker, error) {
 	a := &Attacker{random: rand.New(rand.NewPCG(1, 2)), index: l.AttackDev.Index}
 	var err error
 	if a.open, err = openings(); err != nil {
@@ -81,6 +89,10 @@ func (l *Lab) NewAttacker() (*Attacker, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Packets go to the device at once, as from a program that does nothing else.
+	if err := unix.SetsockoptInt(a.fd, unix.SOL_PACKET, unix.PACKET_QDISC_BYPASS, 1); err != nil {
+		return nil, errors.Join(err, unix.Close(a.fd))
+	}
 	if err := unix.Bind(a.fd, &unix.SockaddrLinklayer{Ifindex: a.index}); err != nil {
 		return nil, errors.Join(err, unix.Close(a.fd))
 	}
@@ -90,6 +102,13 @@ func (l *Lab) NewAttacker() (*Attacker, error) {
 	ip := a.head[etherIP:]
 	ip[0], ip[6], ip[8], ip[9] = 0x45, 0x40, 64, unix.IPPROTO_UDP
 	copy(ip[16:], Addr.AsSlice())
+	n := prepared
+	if kind == Flood {
+		n = preparedFlood
+	}
+	for range n {
+		a.frames = append(a.frames, a.frame(kind))
+	}
 	return a, nil
 }
 
@@ -134,9 +153,9 @@ func (a *Attacker) packet(kind Attack) (netip.Addr, []byte) {
 }
 
 // frame puts a frame together.
-func (a *Attacker) frame(buf []byte, kind Attack) []byte {
+func (a *Attacker) frame(kind Attack) []byte {
 	from, payload := a.packet(kind)
-	f := append(append(buf[:0], a.head[:]...), payload...)
+	f := append(slices.Clone(a.head[:]), payload...)
 	ip := f[etherIP:]
 	binary.BigEndian.PutUint16(ip[2:], uint16(len(f)-etherIP))
 	copy(ip[12:], from.AsSlice())
@@ -149,14 +168,13 @@ func (a *Attacker) frame(buf []byte, kind Attack) []byte {
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum))
 	udp := f[etherUDP:] // without a checksum
-	binary.BigEndian.PutUint16(udp[0:], uint16(1024+a.random.IntN(60000)))
 	binary.BigEndian.PutUint16(udp[2:], Port)
 	binary.BigEndian.PutUint16(udp[4:], uint16(len(f)-etherUDP))
 	return f
 }
 
 // batch is how many packets a system call sends.
-const batch = 16
+const batch = 32
 
 // mmsghdr is struct mmsghdr.
 type mmsghdr struct {
@@ -166,8 +184,7 @@ type mmsghdr struct {
 }
 
 // Run attacks at so many packets a second until ctx ends.
-func (a *Attacker) Run(ctx context.Context, kind Attack, rate float64) error {
-	var frames [batch][]byte
+func (a *Attacker) Run(ctx context.Context, rate float64) error {
 	var vectors [batch]unix.Iovec
 	var messages [batch]mmsghdr
 	begin := time.Now()
@@ -181,9 +198,10 @@ func (a *Attacker) Run(ctx context.Context, kind Attack, rate float64) error {
 			sent = due - batch
 		}
 		for i := range messages {
-			frames[i] = a.frame(frames[i], kind)
-			vectors[i].Base = &frames[i][0]
-			vectors[i].SetLen(len(frames[i]))
+			f := a.frames[(sent+i)%len(a.frames)]
+			binary.BigEndian.PutUint16(f[etherUDP:], uint16(1024+a.random.IntN(60000)))
+			vectors[i].Base = &f[0]
+			vectors[i].SetLen(len(f))
 			messages[i].header.Iov = &vectors[i]
 			messages[i].header.SetIovlen(1)
 		}
@@ -211,7 +229,7 @@ func (l *Lab) Attack(rates Rates) (stop func() (uint64, error), err error) {
 	errs := make([]error, 0, len(rates))
 	var mu sync.Mutex
 	for kind, rate := range rates {
-		a, err := l.NewAttacker()
+		a, err := l.NewAttacker(kind)
 		if err != nil {
 			cancel()
 			wait.Wait()
@@ -219,7 +237,7 @@ func (l *Lab) Attack(rates Rates) (stop func() (uint64, error), err error) {
 		}
 		all = append(all, a)
 		wait.Go(func() {
-			err := a.Run(ctx, kind, rate)
+			err := a.Run(ctx, rate)
 			mu.Lock()
 			errs = append(errs, err)
 			mu.Unlock()

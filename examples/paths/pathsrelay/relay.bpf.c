@@ -158,7 +158,6 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 						 struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -167,7 +166,6 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -179,11 +177,9 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -199,14 +195,12 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -218,11 +212,9 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -237,7 +229,6 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -246,7 +237,6 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -258,11 +248,9 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -278,14 +266,12 @@ static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -297,11 +283,9 @@ static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -330,10 +314,9 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 		return forward_ipv4_udp_send_3(skb, data, ip_end, r);
 	}
 
@@ -344,10 +327,8 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&r->slow.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 	return forward_ipv4_udp_send_4(skb, data, ip_end, r);
 }
 
@@ -383,13 +364,12 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&udp->src_port);
 		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
 		key.dst.port = be16(&udp->dst_port);
-		found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -411,10 +391,9 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -430,10 +409,9 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->slow.hop)))
-			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->slow.hop,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv4_udp_send_2(skb, data, ip_end, r);
 	}
@@ -445,7 +423,6 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 						 struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -454,7 +431,6 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -466,11 +442,9 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -486,14 +460,12 @@ static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -505,11 +477,9 @@ static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -524,7 +494,6 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
@@ -533,7 +502,6 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -545,11 +513,9 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -565,14 +531,12 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -584,11 +548,9 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
 	fr_complete_end(skb, csum, 22, 4);
@@ -615,11 +577,10 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->slow.hop)))
-			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-		     ip_end - 14) > r->slow.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->slow.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -638,11 +599,10 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-		     ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
 	}
 	if (be8(&ipv4->ttl) <= 1)
@@ -651,10 +611,10 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&r->slow.hop,
+			      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+			       ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 	return forward_ipv4_tcp_send_4(skb, data, ip_end, r);
 }
 
@@ -697,13 +657,12 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&tcp->src_port);
 		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
 		key.dst.port = be16(&tcp->dst_port);
-		found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -725,11 +684,10 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-		     ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -783,7 +741,6 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 						 struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -792,7 +749,6 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -804,11 +760,9 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
@@ -823,11 +777,9 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -839,11 +791,9 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -857,7 +807,6 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -866,7 +815,6 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -878,11 +826,9 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
@@ -897,11 +843,9 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -913,11 +857,9 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -946,10 +888,9 @@ static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 		return forward_ipv6_udp_send_3(skb, data, ip_end, r);
 	}
 
@@ -960,10 +901,8 @@ static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&r->slow.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 	return forward_ipv6_udp_send_4(skb, data, ip_end, r);
 }
 
@@ -999,13 +938,12 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&udp->src_port);
 		fr_put_v6(key.dst.addr, ipv6->dst, 2);
 		key.dst.port = be16(&udp->dst_port);
-		found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -1028,10 +966,9 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -1047,10 +984,9 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->slow.hop)))
-			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->slow.hop,
+				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 		fr_shared_add(flow->packets, 1);
 		return forward_ipv6_udp_send_2(skb, data, ip_end, r);
 	}
@@ -1062,7 +998,6 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 						 struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -1071,7 +1006,6 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1083,11 +1017,9 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
@@ -1102,11 +1034,9 @@ static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1118,11 +1048,9 @@ static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -1136,7 +1064,6 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x68800000ULL |
@@ -1145,7 +1072,6 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1157,11 +1083,9 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->fast.hop);
 
-	if (direct)
-		fr_link(data, &r->fast.hop);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
@@ -1176,11 +1100,9 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 						   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1192,11 +1114,9 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 	}
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
+	int direct = fr_link_direct(data, &r->slow.hop);
 
-	if (direct)
-		fr_link(data, &r->slow.hop);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
@@ -1222,11 +1142,10 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->slow.hop)))
-			return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-		     ip_end - 14) > r->slow.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->slow.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -1246,11 +1165,10 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-		     ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -1259,10 +1177,10 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_usable(&r->slow.hop)))
-		return fr_up(skb, fr_unusable(&r->slow.hop, reason_forward_no_route));
-	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
-		return fr_up(skb, reason_forward_too_big);
+	if (unlikely(!fr_fits(&r->slow.hop,
+			      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+			       ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
 	return forward_ipv6_tcp_send_4(skb, data, ip_end, r);
 }
 
@@ -1305,13 +1223,12 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	struct val_flows *flow;
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&tcp->src_port);
 		fr_put_v6(key.dst.addr, ipv6->dst, 2);
 		key.dst.port = be16(&tcp->dst_port);
-		found = find_flows(&key, lease, 0, &flow);
+		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
 		if (found == FR_MISSING)
@@ -1334,11 +1251,10 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 			return fr_up(skb, reason_forward_gso_packet);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_usable(&r->fast.hop)))
-			return fr_up(skb, fr_unusable(&r->fast.hop, reason_forward_no_route));
-		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-		     ip_end - 14) > r->fast.hop.mtu)
-			return fr_up(skb, reason_forward_too_big);
+		if (unlikely(!fr_fits(&r->fast.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 
 		/* let counted = {count: "flow.packets"} */
 		fr_shared_add(flow->packets, 1);
@@ -1380,14 +1296,12 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 114);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */

@@ -339,19 +339,81 @@ struct streams_fan1 {
 	struct val_connections *c;
 };
 
-static __always_inline long streams_copy1(struct streams_same1 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
-					  struct val_connections *c, struct receiver_subscribers *r)
+static __always_inline int streams_write1(struct streams_same1 *same, struct __sk_buff *skb,
+					  void *front, __u64 short_pn_size, __u64 short_pn_end,
+					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	void *data;
 	void *at_short_pn_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->version_ihl,
+	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     stream_id_size), ETH_HLEN, 37), 51, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_copy1(struct streams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct val_connections *c,
+	      struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -394,70 +456,8 @@ static __always_inline long streams_copy1(struct streams_same1 *same, struct __s
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
-					     stream_id_size), ETH_HLEN, 37), 51, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_write1(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -539,11 +539,10 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
 			if (found == FR_MISSING)
@@ -592,12 +591,11 @@ static __noinline long streams_turn1(__u32 i, struct streams_fan1 *fan)
 			     stream_offset, stream_length_end, priority, id, c, r);
 }
 
-static __always_inline int streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					__u64 short_payload_end, __u64 stream_id_size,
-					__u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority,
-					struct val_connections *c)
+static __always_inline int
+streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority,
+	     struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -698,13 +696,12 @@ static __always_inline int streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		    __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		    __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -756,7 +753,6 @@ static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -764,7 +760,7 @@ static __always_inline int streams_ipv4_rest_2(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_changing);
 		if (found == FR_MISSING)
@@ -947,19 +943,78 @@ struct streams_fan2 {
 	struct val_connections *c;
 };
 
-static __always_inline long streams_copy2(struct streams_same2 *same, struct __sk_buff *skb,
-					  void *front, __u64 udp_end, __u64 short_pn_size,
-					  __u64 short_pn_end, void *saved_short_pn_end,
-					  __u64 short_payload_end, __u64 stream_id_size,
-					  __u64 stream_id, __u64 stream_offset,
-					  __u64 stream_length_end, __u64 priority, __u64 id,
-					  struct val_connections *c, struct receiver_subscribers *r)
+static __always_inline int streams_write2(struct streams_same2 *same, struct __sk_buff *skb,
+					  void *front, __u64 short_pn_size, __u64 short_pn_end,
+					  __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+					  struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	void *data;
 	void *at_short_pn_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
+	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
+					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_copy2(struct streams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+	      __u64 short_pn_size, __u64 short_pn_end, void *saved_short_pn_end,
+	      __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+	      __u64 stream_length_end, __u64 priority, __u64 id, struct val_connections *c,
+	      struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = saved_short_pn_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -1002,67 +1057,8 @@ static __always_inline long streams_copy2(struct streams_same2 *same, struct __s
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((short_pn_end + 1) - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (unlikely(at_short_pn_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_short_pn_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb, same->csum, (short_pn_end + 1),
-					     stream_id_size), ETH_HLEN, 57), 71, short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_write2(same, skb, front, short_pn_size, short_pn_end, stream_id_size,
+				    priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -1145,11 +1141,10 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len, reason_streams_changing_2);
 			if (found == FR_MISSING)
@@ -1200,12 +1195,11 @@ static __noinline long streams_turn2(__u32 i, struct streams_fan2 *fan)
 			     stream_offset, stream_length_end, priority, id, c, r);
 }
 
-static __always_inline int streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end,
-					__u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					__u64 short_payload_end, __u64 stream_id_size,
-					__u64 stream_id, __u64 stream_offset,
-					__u64 stream_length_end, __u64 priority,
-					struct val_connections *c)
+static __always_inline int
+streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+	     __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size,
+	     __u64 stream_id, __u64 stream_offset, __u64 stream_length_end, __u64 priority,
+	     struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -1303,13 +1297,12 @@ static __always_inline int streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_offset, __u64 stream_offset_end)
+static __always_inline int
+streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		    __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		    __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -1361,7 +1354,6 @@ static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -1369,7 +1361,7 @@ static __always_inline int streams_ipv6_rest_2(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_changing);
 		if (found == FR_MISSING)
@@ -1517,14 +1509,12 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 100);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
@@ -1625,22 +1615,88 @@ struct streams_after_ack_fan1 {
 	struct val_connections *c;
 };
 
-static __always_inline long streams_after_ack_copy1(struct streams_after_ack_same1 *same,
-						    struct __sk_buff *skb, void *front,
-						    __u64 udp_end, __u64 short_pn_size,
-						    __u64 short_pn_end, __u64 short_payload_end,
-						    __u64 ack_ce_end, void *saved_ack_ce_end,
-						    __u64 stream_id_size, __u64 stream_id,
-						    __u64 stream_offset, __u64 stream_length_end,
-						    __u64 priority, __u64 id,
-						    struct val_connections *c,
-						    struct receiver_subscribers *r)
+static __always_inline int
+streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff *skb, void *front,
+			 __u64 short_pn_size, __u64 short_pn_end, __u64 ack_ce_end,
+			 __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+			 struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
-	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
 	void *data;
 	void *at_ack_ce_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
+		return 1;
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
+	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->version_ihl,
+	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb,
+					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
+					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 37), 51,
+					     short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_after_ack_copy1(struct streams_after_ack_same1 *same, struct __sk_buff *skb, void *front,
+			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			__u64 short_payload_end, __u64 ack_ce_end, void *saved_ack_ce_end,
+			__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			__u64 stream_length_end, __u64 priority, __u64 id,
+			struct val_connections *c, struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -1683,79 +1739,8 @@ static __always_inline long streams_after_ack_copy1(struct streams_after_ack_sam
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0x7f));
-	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb,
-					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 37), 51,
-					     short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_after_ack_write1(same, skb, front, short_pn_size, short_pn_end,
+					      ack_ce_end, stream_id_size, priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -1838,11 +1823,10 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len,
 						  reason_streams_after_ack_changing_2);
@@ -1895,13 +1879,11 @@ static __noinline long streams_after_ack_turn1(__u32 i, struct streams_after_ack
 				       priority, id, c, r);
 }
 
-static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end,
-						  __u64 udp_end, __u64 short_pn_size,
-						  __u64 short_pn_end, __u64 short_pn,
-						  __u64 short_payload_end, __u64 ack_ce_end,
-						  __u64 stream_id_size, __u64 stream_id,
-						  __u64 stream_offset, __u64 stream_length_end,
-						  __u64 priority, struct val_connections *c)
+static __always_inline int
+streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+		       __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		       __u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		       __u64 stream_length_end, __u64 priority, struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -2008,15 +1990,13 @@ static __always_inline int streams_after_ack_fan1(struct __sk_buff *skb, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, __u64 short_pn,
-							 __u64 short_payload_end, __u64 ack_ce_end,
-							 void *at_ack_ce_end, __u64 stream_id_size,
-							 __u64 stream_id, __u64 stream_offset,
-							 __u64 stream_offset_end)
+static __always_inline int
+streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			      __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -2068,7 +2048,6 @@ static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, 
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -2076,7 +2055,7 @@ static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, 
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_after_ack_changing);
 		if (found == FR_MISSING)
@@ -2095,13 +2074,11 @@ static __always_inline int streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, 
 				      stream_offset, stream_length_end, priority, c);
 }
 
-static __always_inline int streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_ect1_end)
+static __always_inline int
+streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -2172,13 +2149,12 @@ static __always_inline int streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, 
 					     stream_offset_end);
 }
 
-static __always_inline int streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_count, __u64 ack_count_end)
+static __always_inline int
+streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_count,
+			      __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -2410,22 +2386,85 @@ struct streams_after_ack_fan2 {
 	struct val_connections *c;
 };
 
-static __always_inline long streams_after_ack_copy2(struct streams_after_ack_same2 *same,
-						    struct __sk_buff *skb, void *front,
-						    __u64 udp_end, __u64 short_pn_size,
-						    __u64 short_pn_end, __u64 short_payload_end,
-						    __u64 ack_ce_end, void *saved_ack_ce_end,
-						    __u64 stream_id_size, __u64 stream_id,
-						    __u64 stream_offset, __u64 stream_length_end,
-						    __u64 priority, __u64 id,
-						    struct val_connections *c,
-						    struct receiver_subscribers *r)
+static __always_inline int
+streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff *skb, void *front,
+			 __u64 short_pn_size, __u64 short_pn_end, __u64 ack_ce_end,
+			 __u64 stream_id_size, __u64 priority, __u64 pn, __u64 id,
+			 struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
-	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
 	void *data;
 	void *at_ack_ce_end;
+
+	/* udp.checksum */
+	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
+	odd_sum <<= 8 * ((((ack_ce_end + 1) - 54) & 1) != 0);
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
+						 odd_sum);
+
+	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
+		return 1;
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
+	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
+		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb,
+			    fr_complete_with(skb,
+					     fr_complete_with(skb,
+					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
+					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 57), 71,
+					     short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+streams_after_ack_copy2(struct streams_after_ack_same2 *same, struct __sk_buff *skb, void *front,
+			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			__u64 short_payload_end, __u64 ack_ce_end, void *saved_ack_ce_end,
+			__u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			__u64 stream_length_end, __u64 priority, __u64 id,
+			struct val_connections *c, struct receiver_subscribers *r)
+{
+	struct hdr_stream *saved_stream = saved_ack_ce_end;
 
 	/* {emit: sent: {pn: "pn", id: "id", stream: "stream.id + c.base", offset: "stream.off... */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
@@ -2468,76 +2507,8 @@ static __always_inline long streams_after_ack_copy2(struct streams_after_ack_sam
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
-	odd_sum <<= 8 * ((((ack_ce_end + 1) - 54) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])) +
-						 odd_sum);
-
-	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-	at_ack_ce_end = fr_pin(data + fr_bound(ack_ce_end, 0xff));
-	if (unlikely(at_ack_ce_end + 2 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		fr_refund(credit1, spent1);
-		return fr_refuse(r->receiver, skb->len, reason_streams_after_ack_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	fr_put_varint(at_ack_ce_end + 1, (void *)(long)skb->data_end,
-		      bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)), stream_id_size);
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb,
-			    fr_complete_with(skb,
-					     fr_complete_with(skb,
-					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
-					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 57), 71,
-					     short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(streams_after_ack_write2(same, skb, front, short_pn_size, short_pn_end,
+					      ack_ce_end, stream_id_size, priority, pn, id, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
@@ -2621,11 +2592,10 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 	if (!(fr_shared_get(r->drops) == 0)) { /* rule */
 		{
 			struct key_dropped key __attribute__((aligned(8))) = {};
-			enum fr_found found;
 
 			key.subscriber = r->id;
 			key.stream = stream_id + (__u64)c->base;
-			found = find_dropped(&key, lease, 16, &d);
+			enum fr_found found = find_dropped(&key, lease, 16, &d);
 			if (unlikely(found == FR_CHANGING))
 				return fr_decline(r->receiver, skb->len,
 						  reason_streams_after_ack_changing_2);
@@ -2680,13 +2650,11 @@ static __noinline long streams_after_ack_turn2(__u32 i, struct streams_after_ack
 				       priority, id, c, r);
 }
 
-static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end,
-						  __u64 udp_end, __u64 short_pn_size,
-						  __u64 short_pn_end, __u64 short_pn,
-						  __u64 short_payload_end, __u64 ack_ce_end,
-						  __u64 stream_id_size, __u64 stream_id,
-						  __u64 stream_offset, __u64 stream_length_end,
-						  __u64 priority, struct val_connections *c)
+static __always_inline int
+streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+		       __u64 short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		       __u64 ack_ce_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+		       __u64 stream_length_end, __u64 priority, struct val_connections *c)
 {
 	__u32 len = skb->len;
 
@@ -2790,15 +2758,13 @@ static __always_inline int streams_after_ack_fan2(struct __sk_buff *skb, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, __u64 short_pn,
-							 __u64 short_payload_end, __u64 ack_ce_end,
-							 void *at_ack_ce_end, __u64 stream_id_size,
-							 __u64 stream_id, __u64 stream_offset,
-							 __u64 stream_offset_end)
+static __always_inline int
+streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
+			      __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -2850,7 +2816,6 @@ static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, 
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -2858,7 +2823,7 @@ static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, 
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_streams_after_ack_changing);
 		if (found == FR_MISSING)
@@ -2877,13 +2842,11 @@ static __always_inline int streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, 
 				      stream_offset, stream_length_end, priority, c);
 }
 
-static __always_inline int streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_ect1_end)
+static __always_inline int
+streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -2954,13 +2917,12 @@ static __always_inline int streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, 
 					     stream_offset_end);
 }
 
-static __always_inline int streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data,
-							 void *data_end,
-							 const struct fr_lease *lease, __u64 ip_end,
-							 __u64 udp_end, __u64 short_pn_size,
-							 __u64 short_pn_end, void *at_short_pn_end,
-							 __u64 short_pn, __u64 short_payload_end,
-							 __u64 ack_count, __u64 ack_count_end)
+static __always_inline int
+streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_count,
+			      __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -3154,14 +3116,12 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 157);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* for name, ack in {streams: [], streams_after_ack: ["ack"]} {(name): forward & {_ack... */
@@ -3245,15 +3205,65 @@ struct datagrams_fan1 {
 	void *front;
 };
 
-static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r)
+static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct __sk_buff *skb,
+					    void *front, __u64 short_pn_size, __u64 priority,
+					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
+		udp_checksum = 0;
+
+	/* ip.checksum */
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 51 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->version_ihl,
+	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
+			    short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+datagrams_copy1(struct datagrams_same1 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_pn_size, __u64 short_pn, __u64 priority, struct receiver_subscribers *r)
+{
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
@@ -3279,55 +3289,7 @@ static __always_inline long datagrams_copy1(struct datagrams_same1 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		udp_checksum = 0;
-
-	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 51 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
-	}
-
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-
-	fr_link(data, &r->hop_remote);
-	st16(&new_ipv4->version_ihl,
-	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	st16(&new_ipv4->checksum, ip_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 37), 51,
-			    short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(datagrams_write1(same, skb, front, short_pn_size, priority, pn, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
@@ -3560,7 +3522,6 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -3568,7 +3529,7 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_datagrams_changing);
 		if (found == FR_MISSING)
@@ -3683,15 +3644,62 @@ struct datagrams_fan2 {
 	void *front;
 };
 
-static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 udp_end, __u64 short_pn_size,
-					    __u64 short_pn, __u64 priority,
-					    struct receiver_subscribers *r)
+static __always_inline int datagrams_write2(struct datagrams_same2 *same, struct __sk_buff *skb,
+					    void *front, __u64 short_pn_size, __u64 priority,
+					    __u64 pn, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	void *data;
 
+	/* udp.checksum */
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PARTIAL)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
+						 fr_room(short_pn_size), short_pn_size))) +
+						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
+
+	data = (void *)(long)skb->data;
+	if (unlikely(data + 71 > (void *)(long)skb->data_end))
+		return 1;
+
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
+		    4, pn & fr_room(short_pn_size), short_pn_size);
+	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
+	st16(&new_udp->checksum, udp_checksum);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
+			    short_pn_size);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
+
+static __always_inline long
+datagrams_copy2(struct datagrams_same2 *same, struct __sk_buff *skb, void *front, __u64 udp_end,
+		__u64 short_pn_size, __u64 short_pn, __u64 priority, struct receiver_subscribers *r)
+{
 	/* {emit: datagram: {pn: "pn", was: "short.pn", was_size: "len(short.pn)", size: "len(... */
 	struct event_datagram *event0 = bpf_ringbuf_reserve(&fr_events,
 							    sizeof(struct event_datagram), 0);
@@ -3717,52 +3725,7 @@ static __always_inline long datagrams_copy2(struct datagrams_same2 *same, struct
 	__u64 next = fr_alloc(r->next, 1);
 	__u64 pn = next;
 
-	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
-		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
-		fr_add64(ld64(r->remote.addr + 8));
-	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PARTIAL)
-		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
-	else
-		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-						 (__u64)bpf_htons(r->local.port) +
-						 bpf_htons(r->remote.port) +
-						 fr_odd64(bpf_cpu_to_be64(fr_uint_word(pn &
-						 fr_room(short_pn_size), short_pn_size))) +
-						 fr_odd64(ld64(r->dcid[fr_level(priority, 4)])));
-
-	data = (void *)(long)skb->data;
-	if (unlikely(data + 71 > (void *)(long)skb->data_end)) {
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
-	}
-
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-
-	fr_link(data, &r->hop_remote);
-	st32(new_ipv6->version_to_flow_label,
-	     bpf_htonl(0x60000000ULL |
-		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22)));
-	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
-	st64(new_ipv6->src, ld64(r->local.addr));
-	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
-	st64(new_ipv6->dst, ld64(r->remote.addr));
-	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
-	st16(&new_udp->src_port, bpf_htons(r->local.port));
-	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
-	fr_put_uint(fr_pin(data + fr_bound(67 + short_pn_size, 0x7f)), (void *)(long)skb->data_end,
-		    4, pn & fr_room(short_pn_size), short_pn_size);
-	st64(new_short->dcid, ld64(r->dcid[fr_level(priority, 4)]));
-	st16(&new_udp->checksum, udp_checksum);
-	if (unlikely(same->csum >= 0))
-		fr_complete(skb, fr_complete_with(skb, same->csum, ETH_HLEN, 57), 71,
-			    short_pn_size);
-
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+	if (unlikely(datagrams_write2(same, skb, front, short_pn_size, priority, pn, r))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		return fr_refuse(r->receiver, skb->len, reason_datagrams_refused_by_device);
@@ -3922,10 +3885,9 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end)
+static __always_inline int
+datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end)
 {
 	void *at_short_pn_end;
 	void *at_datagram_length_end;
@@ -3996,7 +3958,6 @@ static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -4004,7 +3965,7 @@ static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_datagrams_changing);
 		if (found == FR_MISSING)
@@ -4089,14 +4050,12 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 84);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* datagrams: forward & {_frame: "datagram", _rules: [{when: "len(datagram) > r.datagr... */
@@ -4154,12 +4113,11 @@ static __always_inline int acks_ipv4_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-					    __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
+static __always_inline int
+acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
+		 __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -4204,7 +4162,6 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.remote.addr, ld32(ipv4->src));
 		key.remote.port = be16(&udp->src_port);
@@ -4212,7 +4169,7 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_acks_changing);
 		if (found == FR_MISSING)
@@ -4251,12 +4208,11 @@ static __always_inline int acks_ipv4_rest_3(struct __sk_buff *skb, void *data, v
 	return fr_drop(skb->len, reason_acks_acked);
 }
 
-static __always_inline int acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
-					    __u64 ack_count_end)
+static __always_inline int
+acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+		 __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -4466,12 +4422,11 @@ static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-					    __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
+static __always_inline int
+acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
+		 __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
 {
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
@@ -4516,7 +4471,6 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 	struct val_connections *c;
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.remote.addr, ipv6->src, 0);
 		key.remote.port = be16(&udp->src_port);
@@ -4524,7 +4478,7 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 		key.local.port = be16(&udp->dst_port);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		found = find_connections(&key, lease, 0, &c);
+		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_acks_changing);
 		if (found == FR_MISSING)
@@ -4563,12 +4517,11 @@ static __always_inline int acks_ipv6_rest_3(struct __sk_buff *skb, void *data, v
 	return fr_drop(skb->len, reason_acks_acked);
 }
 
-static __always_inline int acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, void *at_short_pn_end,
-					    __u64 short_pn, __u64 short_payload_end,
-					    __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
-					    __u64 ack_count_end)
+static __always_inline int
+acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
+		 __u64 ack_count_end)
 {
 	void *at_ack_count_end;
 	void *at_ack_first_end;
@@ -4762,14 +4715,12 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 132);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* acks: { */

@@ -169,35 +169,28 @@ static __always_inline int swap8_ipv4_rule_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short8 *short8 = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)),
-			  (__u64)udp_src_port + udp_dst_port + fr_odd64(short8_a));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -209,20 +202,18 @@ static __always_inline int swap8_ipv4_rule_send(struct __sk_buff *skb, void *dat
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 33);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st64(&new_short8->a, short8_a);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -241,57 +232,48 @@ static __always_inline int swap8_ipv4_rule_send_ipv6(struct __sk_buff *skb, void
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 17);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short8_long_flags = ld8(&short8->long_flags);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short8->a)), (__u64)udp_src_port + udp_dst_port +
-			  ipv6_payload_length + fr_odd64(short8_a));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  fr_odd64(ld64(&short8->a)), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap8_fault);
@@ -315,10 +297,8 @@ static __always_inline int swap8_ipv4_rule(struct __sk_buff *skb, void *data, __
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 51) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap8_partial_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (ip_end - 14 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv4_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 51;
@@ -328,10 +308,8 @@ static __always_inline int swap8_ipv4_rule(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_swap8_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap8_udp_checksum);
-	if (unlikely(!fr_usable(&r->hop_to)))
-		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-	if (57ULL + payload_len > r->hop_to.mtu)
-		return fr_up(skb, reason_swap8_too_big);
+	if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 	return swap8_ipv4_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -342,17 +320,10 @@ static __always_inline int swap8_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 43, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 29);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 9);
 	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
@@ -360,22 +331,22 @@ static __always_inline int swap8_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 9) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short0_long_flags);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 bpf_htons(payload_len + 9) + short0_long_flags);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 29) +
+					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					  ld32(r->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -383,23 +354,21 @@ static __always_inline int swap8_ipv4_send(struct __sk_buff *skb, void *data, __
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short0 *new_short0 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -419,32 +388,25 @@ static __always_inline int swap8_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 9);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short0_long_flags);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 9) + short0_long_flags);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -452,23 +414,21 @@ static __always_inline int swap8_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short0 *new_short0 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 9));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -487,17 +447,10 @@ static __always_inline int swap8_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 47, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 33);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 13);
 	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
 	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
@@ -506,23 +459,22 @@ static __always_inline int swap8_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 13) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short4_long_flags +
-			  ((__u64)short4_a << 8));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 33) +
+					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					  ld32(r->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -530,23 +482,21 @@ static __always_inline int swap8_ipv4_send_2(struct __sk_buff *skb, void *data, 
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short4 *new_short4 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -567,33 +517,26 @@ static __always_inline int swap8_ipv4_send_ipv6_2(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 67, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 13);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
 	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short4_long_flags + ((__u64)short4_a << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -601,23 +544,21 @@ static __always_inline int swap8_ipv4_send_ipv6_2(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short4 *new_short4 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 13));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -637,43 +578,35 @@ static __always_inline int swap8_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 59, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 45);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 25);
 	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 25) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short16_long_flags +
-			  fr_odd64(short16_a) + fr_odd64(short16_b));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 bpf_htons(payload_len + 25) + short16_long_flags +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 45) +
+					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					  ld32(r->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -681,26 +614,24 @@ static __always_inline int swap8_ipv4_send_3(struct __sk_buff *skb, void *data, 
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -719,34 +650,27 @@ static __always_inline int swap8_ipv4_send_ipv6_3(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 79, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 25);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short16_long_flags + fr_odd64(short16_a) + fr_odd64(short16_b));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -763,21 +687,20 @@ static __always_inline int swap8_ipv4_send_ipv6_3(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 25));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap8_fault);
@@ -798,44 +721,36 @@ static __always_inline int swap8_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 63, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 49);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 29);
 	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 29) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short20_long_flags +
-			  fr_odd64(short20_a) + fr_odd64(short20_b) + ((__u64)short20_c << 8));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 bpf_htons(payload_len + 29) + short20_long_flags +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			 ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 49) +
+					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					  ld32(r->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -843,27 +758,25 @@ static __always_inline int swap8_ipv4_send_4(struct __sk_buff *skb, void *data, 
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -882,36 +795,28 @@ static __always_inline int swap8_ipv4_send_ipv6_4(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short8 *short8 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 51, new_headers_len = 83, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 29);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short20_long_flags + fr_odd64(short20_a) + fr_odd64(short20_b) +
-			  ((__u64)short20_c << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -928,22 +833,21 @@ static __always_inline int swap8_ipv4_send_ipv6_4(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 29));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap8_fault);
@@ -955,41 +859,6 @@ static __always_inline int swap8_ipv4_send_ipv6_4(struct __sk_buff *skb, void *d
 	fr_count(reason_swap8_sent, len);
 	fr_use(r->slot, 0, len, now);
 	return fr_send(&r->hop_to, direct);
-}
-
-static __always_inline int swap8_ipv4_rest_2(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, struct val_by_id *r)
-{
-	struct hdr_udp *udp = data + 34;
-
-	/* when: "r.new_length == ?(m)" */
-	if (r->m_new_length == 20) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap8_address_family);
-		__u64 payload_len = udp_end - 51;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap8_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (49ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_ipv4_send_4(skb, data, now, payload_len, partial, r);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap8_udp_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (69ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
-		return swap8_ipv4_send_ipv6_4(skb, data, now, payload_len, partial, r);
-	}
-
-	/* programs: {for n in lengths {"swap?(n)": { */
-	return fr_up(skb, reason_swap8_no_rule);
 }
 
 static __always_inline int swap8_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
@@ -1010,18 +879,14 @@ static __always_inline int swap8_ipv4_rest(struct __sk_buff *skb, void *data, __
 		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap8_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (29ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 			return swap8_ipv4_send(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap8_udp_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (49ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
 	}
 	if (r->m_new_length == 4) { /* rule */
@@ -1034,18 +899,14 @@ static __always_inline int swap8_ipv4_rest(struct __sk_buff *skb, void *data, __
 		       (partial_2 & 0xffff) < ((51ULL + payload_len_2) - 1))))
 			return fr_up(skb, reason_swap8_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (33ULL + payload_len_2 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_2)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 			return swap8_ipv4_send_2(skb, data, now, payload_len_2, partial_2, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap8_udp_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (53ULL + payload_len_2 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv4_send_ipv6_2(skb, data, now, payload_len_2, partial_2, r);
 	}
 	if (r->m_new_length == 16) { /* rule */
@@ -1058,22 +919,39 @@ static __always_inline int swap8_ipv4_rest(struct __sk_buff *skb, void *data, __
 		       (partial_3 & 0xffff) < ((51ULL + payload_len_3) - 1))))
 			return fr_up(skb, reason_swap8_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (45ULL + payload_len_3 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_3)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 			return swap8_ipv4_send_3(skb, data, now, payload_len_3, partial_3, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap8_udp_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (65ULL + payload_len_3 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len_3)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv4_send_ipv6_3(skb, data, now, payload_len_3, partial_3, r);
 	}
+	if (r->m_new_length == 20) { /* rule */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len_4 = udp_end - 51;
+		__u64 partial_4 = fr_partial(skb);
+		if (!(partial_4 == 0 || partial_4 == 0x220028 ||
+		      ((partial_4 >> 16) >= 51 &&
+		       (partial_4 & 0xffff) < ((51ULL + payload_len_4) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len_4)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
+			return swap8_ipv4_send_4(skb, data, now, payload_len_4, partial_4, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len_4)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
+		return swap8_ipv4_send_ipv6_4(skb, data, now, payload_len_4, partial_4, r);
+	}
 
-	return swap8_ipv4_rest_2(skb, data, now, udp_end, r);
+	/* programs: {for n in lengths {"swap?(n)": { */
+	return fr_up(skb, reason_swap8_no_rule);
 }
 
 static __always_inline int swap8_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1139,7 +1017,6 @@ static __always_inline int swap8_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&udp->src_port);
@@ -1149,7 +1026,7 @@ static __always_inline int swap8_ipv4(struct __sk_buff *skb, void *data, void *d
 		key.a = be64(&short8->a);
 		key.b = 0;
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap8_changing);
 		if (found == FR_MISSING)
@@ -1165,30 +1042,24 @@ static __always_inline int swap8_ipv6_rule_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short8 *short8 = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)),
-			  (__u64)udp_src_port + udp_dst_port + fr_odd64(short8_a));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1200,20 +1071,18 @@ static __always_inline int swap8_ipv6_rule_send(struct __sk_buff *skb, void *dat
 	}
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 57);
-
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st64(&new_short8->a, short8_a);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap8_fault);
@@ -1231,63 +1100,55 @@ static __always_inline int swap8_ipv6_rule_send_ipv4(struct __sk_buff *skb, void
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 37);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 17);
 	__u8 short8_long_flags = ld8(&short8->long_flags);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short8->a)), (__u64)udp_src_port + udp_dst_port +
-			  udp_length + fr_odd64(short8_a));
+			  fr_odd64(ld64(&short8->a)), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1315,10 +1176,8 @@ static __always_inline int swap8_ipv6_rule(struct __sk_buff *skb, void *data, __
 			return fr_up(skb, reason_swap8_udp_checksum);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap8_partial_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (ip_end - 14 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv6_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 71;
@@ -1328,10 +1187,8 @@ static __always_inline int swap8_ipv6_rule(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_swap8_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap8_udp_checksum);
-	if (unlikely(!fr_usable(&r->hop_to)))
-		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-	if (37ULL + payload_len > r->hop_to.mtu)
-		return fr_up(skb, reason_swap8_too_big);
+	if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 	return swap8_ipv6_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -1342,34 +1199,27 @@ static __always_inline int swap8_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 63, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 9);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short0_long_flags);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 9) + short0_long_flags);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1377,23 +1227,21 @@ static __always_inline int swap8_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short0 *new_short0 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 9));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1412,36 +1260,31 @@ static __always_inline int swap8_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 43, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 29);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 9);
 	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 9) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short0_long_flags);
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 9) + short0_long_flags);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 29) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1449,24 +1292,22 @@ static __always_inline int swap8_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short0 *new_short0 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 9));
 	st8(&new_short0->long_flags, short0_long_flags);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -1486,19 +1327,13 @@ static __always_inline int swap8_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 67, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 13);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
 	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
@@ -1506,15 +1341,14 @@ static __always_inline int swap8_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short4_long_flags + ((__u64)short4_a << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1522,23 +1356,21 @@ static __always_inline int swap8_ipv6_send_2(struct __sk_buff *skb, void *data, 
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short4 *new_short4 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 13));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1558,19 +1390,12 @@ static __always_inline int swap8_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 47, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 33);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 13);
 	__u8 short4_long_flags = (be8(&short8->long_flags) & 127);
 	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
@@ -1578,18 +1403,19 @@ static __always_inline int swap8_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 13) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short4_long_flags +
-			  ((__u64)short4_a << 8));
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 33) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1597,24 +1423,22 @@ static __always_inline int swap8_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short4 *new_short4 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 13));
 	st8(&new_short4->long_flags, short4_long_flags);
 	st32(&new_short4->a, short4_a);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1635,36 +1459,29 @@ static __always_inline int swap8_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 79, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 25);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short16_long_flags + fr_odd64(short16_a) + fr_odd64(short16_b));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1681,21 +1498,20 @@ static __always_inline int swap8_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 25));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap8_fault);
@@ -1716,39 +1532,33 @@ static __always_inline int swap8_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 59, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 45);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 25);
 	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 25) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short16_long_flags +
-			  fr_odd64(short16_a) + fr_odd64(short16_b));
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 45) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1756,27 +1566,25 @@ static __always_inline int swap8_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1795,38 +1603,30 @@ static __always_inline int swap8_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 83, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 29);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short20_long_flags + fr_odd64(short20_a) + fr_odd64(short20_b) +
-			  ((__u64)short20_c << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1843,22 +1643,21 @@ static __always_inline int swap8_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 29));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap8_fault);
@@ -1879,40 +1678,34 @@ static __always_inline int swap8_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short8 *short8 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 71, new_headers_len = 63, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 49);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 29);
 	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 29) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short20_long_flags +
-			  fr_odd64(short20_a) + fr_odd64(short20_b) + ((__u64)short20_c << 8));
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 49) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1920,28 +1713,26 @@ static __always_inline int swap8_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_swap8_fault, reason_swap8_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1951,41 +1742,6 @@ static __always_inline int swap8_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	fr_count(reason_swap8_sent, len);
 	fr_use(r->slot, 0, len, now);
 	return fr_send(&r->hop_to, direct);
-}
-
-static __always_inline int swap8_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, struct val_by_id *r)
-{
-	struct hdr_udp *udp = data + 54;
-
-	/* when: "r.new_length == ?(m)" */
-	if (r->m_new_length == 20) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap8_address_family);
-		__u64 payload_len = udp_end - 71;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap8_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap8_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (69ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
-			return swap8_ipv6_send_4(skb, data, now, payload_len, partial, r);
-		}
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (49ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
-		return swap8_ipv6_send_ipv4_4(skb, data, now, payload_len, partial, r);
-	}
-
-	/* programs: {for n in lengths {"swap?(n)": { */
-	return fr_up(skb, reason_swap8_no_rule);
 }
 
 static __always_inline int swap8_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
@@ -2008,16 +1764,12 @@ static __always_inline int swap8_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap8_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (49ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 			return swap8_ipv6_send(skb, data, now, payload_len, partial, r);
 		}
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (29ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
 	}
 	if (r->m_new_length == 4) { /* rule */
@@ -2032,16 +1784,12 @@ static __always_inline int swap8_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap8_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (53ULL + payload_len_2 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 53ULL + payload_len_2)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 			return swap8_ipv6_send_2(skb, data, now, payload_len_2, partial_2, r);
 		}
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (33ULL + payload_len_2 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 33ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv6_send_ipv4_2(skb, data, now, payload_len_2, partial_2, r);
 	}
 	if (r->m_new_length == 16) { /* rule */
@@ -2056,20 +1804,37 @@ static __always_inline int swap8_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap8_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-			if (65ULL + payload_len_3 > r->hop_to.mtu)
-				return fr_up(skb, reason_swap8_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len_3)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 			return swap8_ipv6_send_3(skb, data, now, payload_len_3, partial_3, r);
 		}
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap8_no_route));
-		if (45ULL + payload_len_3 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap8_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len_3)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
 		return swap8_ipv6_send_ipv4_3(skb, data, now, payload_len_3, partial_3, r);
 	}
+	if (r->m_new_length == 20) { /* rule */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap8_address_family);
+		__u64 payload_len_4 = udp_end - 71;
+		__u64 partial_4 = fr_partial(skb);
+		if (!(partial_4 == 0 || partial_4 == 0x36003c ||
+		      ((partial_4 >> 16) >= 71 &&
+		       (partial_4 & 0xffff) < ((71ULL + payload_len_4) - 1))))
+			return fr_up(skb, reason_swap8_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap8_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len_4)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
+			return swap8_ipv6_send_4(skb, data, now, payload_len_4, partial_4, r);
+		}
+		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len_4)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap8_no_route));
+		return swap8_ipv6_send_ipv4_4(skb, data, now, payload_len_4, partial_4, r);
+	}
 
-	return swap8_ipv6_rest_2(skb, data, now, udp_end, r);
+	/* programs: {for n in lengths {"swap?(n)": { */
+	return fr_up(skb, reason_swap8_no_rule);
 }
 
 static __always_inline int swap8_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -2125,7 +1890,6 @@ static __always_inline int swap8_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&udp->src_port);
@@ -2135,7 +1899,7 @@ static __always_inline int swap8_ipv6(struct __sk_buff *skb, void *data, void *d
 		key.a = be64(&short8->a);
 		key.b = 0;
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap8_changing);
 		if (found == FR_MISSING)
@@ -2147,14 +1911,12 @@ static __always_inline int swap8_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_swap8(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 71);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: {for n in lengths {"swap?(n)": { */
@@ -2211,41 +1973,33 @@ static __always_inline int swap0_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short0 *short0 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 37);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 17);
 	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)udp_src_port + udp_dst_port +
-			  udp_length + short8_long_flags + fr_odd64(short8_a));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+			 bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					  ld32(r->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2253,25 +2007,23 @@ static __always_inline int swap0_ipv4_send(struct __sk_buff *skb, void *data, __
 		return fr_failed(skb, len, err, reason_swap0_fault, reason_swap0_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2290,32 +2042,25 @@ static __always_inline int swap0_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short0 *short0 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 43, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 17);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)udp_src_port + udp_dst_port +
-			  ipv6_payload_length + short8_long_flags + fr_odd64(short8_a));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2323,25 +2068,23 @@ static __always_inline int swap0_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 		return fr_failed(skb, len, err, reason_swap0_fault, reason_swap0_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap0_fault);
@@ -2368,18 +2111,14 @@ static __always_inline int swap0_ipv4_rest(struct __sk_buff *skb, void *data, __
 		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap0_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap0_no_route));
-			if (37ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap0_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap0_no_route));
 			return swap0_ipv4_send(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap0_udp_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap0_no_route));
-		if (57ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap0_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap0_no_route));
 		return swap0_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
 	}
 
@@ -2450,7 +2189,6 @@ static __always_inline int swap0_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&udp->src_port);
@@ -2460,7 +2198,7 @@ static __always_inline int swap0_ipv4(struct __sk_buff *skb, void *data, void *d
 		key.a = 0;
 		key.b = 0;
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap0_changing);
 		if (found == FR_MISSING)
@@ -2477,34 +2215,27 @@ static __always_inline int swap0_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short0 *short0 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 17);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)udp_src_port + udp_dst_port +
-			  ipv6_payload_length + short8_long_flags + fr_odd64(short8_a));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2512,25 +2243,23 @@ static __always_inline int swap0_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_failed(skb, len, err, reason_swap0_fault, reason_swap0_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap0_fault);
@@ -2548,37 +2277,31 @@ static __always_inline int swap0_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short0 *short0 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 37);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 17);
 	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)udp_src_port + udp_dst_port +
-			  udp_length + short8_long_flags + fr_odd64(short8_a));
+			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2586,26 +2309,24 @@ static __always_inline int swap0_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 		return fr_failed(skb, len, err, reason_swap0_fault, reason_swap0_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2635,16 +2356,12 @@ static __always_inline int swap0_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap0_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap0_no_route));
-			if (57ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap0_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap0_no_route));
 			return swap0_ipv6_send(skb, data, now, payload_len, partial, r);
 		}
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap0_no_route));
-		if (37ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap0_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap0_no_route));
 		return swap0_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
 	}
 
@@ -2705,7 +2422,6 @@ static __always_inline int swap0_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&udp->src_port);
@@ -2715,7 +2431,7 @@ static __always_inline int swap0_ipv6(struct __sk_buff *skb, void *data, void *d
 		key.a = 0;
 		key.b = 0;
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap0_changing);
 		if (found == FR_MISSING)
@@ -2727,14 +2443,12 @@ static __always_inline int swap0_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_swap0(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 63);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: {for n in lengths {"swap?(n)": { */
@@ -2791,42 +2505,34 @@ static __always_inline int swap4_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short4 *short4 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 51, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 37);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 17);
 	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short8_long_flags +
-			  fr_odd64(short8_a));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 bpf_htons(payload_len + 17) + short8_long_flags +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
+					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					  ld32(r->to.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2834,25 +2540,23 @@ static __always_inline int swap4_ipv4_send(struct __sk_buff *skb, void *data, __
 		return fr_failed(skb, len, err, reason_swap4_fault, reason_swap4_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -2871,33 +2575,26 @@ static __always_inline int swap4_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short4 *short4 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 47, new_headers_len = 71, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 17);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short8_long_flags + fr_odd64(short8_a));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2905,25 +2602,23 @@ static __always_inline int swap4_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 		return fr_failed(skb, len, err, reason_swap4_fault, reason_swap4_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap4_fault);
@@ -2950,18 +2645,14 @@ static __always_inline int swap4_ipv4_rest(struct __sk_buff *skb, void *data, __
 		      ((partial >> 16) >= 47 && (partial & 0xffff) < ((47ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap4_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap4_no_route));
-			if (37ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap4_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap4_no_route));
 			return swap4_ipv4_send(skb, data, now, payload_len, partial, r);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap4_udp_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap4_no_route));
-		if (57ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap4_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap4_no_route));
 		return swap4_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
 	}
 
@@ -3032,7 +2723,6 @@ static __always_inline int swap4_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&udp->src_port);
@@ -3042,7 +2732,7 @@ static __always_inline int swap4_ipv4(struct __sk_buff *skb, void *data, void *d
 		key.a = be32(&short4->a);
 		key.b = 0;
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap4_changing);
 		if (found == FR_MISSING)
@@ -3059,35 +2749,28 @@ static __always_inline int swap4_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short4 *short4 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 71, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 17);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  short8_long_flags + fr_odd64(short8_a));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -3095,25 +2778,23 @@ static __always_inline int swap4_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_failed(skb, len, err, reason_swap4_fault, reason_swap4_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 17));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap4_fault);
@@ -3131,38 +2812,32 @@ static __always_inline int swap4_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short4 *short4 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 67, new_headers_len = 51, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 37);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 17);
 	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
-	__be64 short8_a = bpf_cpu_to_be64(r->m_new_a);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 17) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + short8_long_flags +
-			  fr_odd64(short8_a));
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -3170,26 +2845,24 @@ static __always_inline int swap4_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 		return fr_failed(skb, len, err, reason_swap4_fault, reason_swap4_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 17));
 	st8(&new_short8->long_flags, short8_long_flags);
-	st64(&new_short8->a, short8_a);
+	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -3219,16 +2892,12 @@ static __always_inline int swap4_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap4_udp_checksum);
 		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_usable(&r->hop_to)))
-				return fr_up(skb, fr_unusable(&r->hop_to, reason_swap4_no_route));
-			if (57ULL + payload_len > r->hop_to.mtu)
-				return fr_up(skb, reason_swap4_too_big);
+			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap4_no_route));
 			return swap4_ipv6_send(skb, data, now, payload_len, partial, r);
 		}
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap4_no_route));
-		if (37ULL + payload_len > r->hop_to.mtu)
-			return fr_up(skb, reason_swap4_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap4_no_route));
 		return swap4_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
 	}
 
@@ -3289,7 +2958,6 @@ static __always_inline int swap4_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&udp->src_port);
@@ -3299,7 +2967,7 @@ static __always_inline int swap4_ipv6(struct __sk_buff *skb, void *data, void *d
 		key.a = be32(&short4->a);
 		key.b = 0;
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap4_changing);
 		if (found == FR_MISSING)
@@ -3311,14 +2979,12 @@ static __always_inline int swap4_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_swap4(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 67);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: {for n in lengths {"swap?(n)": { */
@@ -3375,37 +3041,29 @@ static __always_inline int swap16_ipv4_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short16 *short16 = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
-			  fr_odd64(ld64(&short16->b)), (__u64)udp_src_port + udp_dst_port +
-			  fr_odd64(short16_a) + fr_odd64(short16_b));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
+			 fr_odd64(ld64(&short16->b)), (__u64)bpf_htons(r->from.port) +
+			 bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3417,21 +3075,19 @@ static __always_inline int swap16_ipv4_rule_send(struct __sk_buff *skb, void *da
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 41);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -3450,34 +3106,26 @@ static __always_inline int swap16_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short16 *short16 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 59, new_headers_len = 79, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 25);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short16_long_flags = ld8(&short16->long_flags);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_odd64(ld64(&short16->a)) + fr_odd64(ld64(&short16->b)),
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  fr_odd64(short16_a) + fr_odd64(short16_b));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 25) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -3493,21 +3141,20 @@ static __always_inline int swap16_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 25));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap16_fault);
@@ -3534,10 +3181,8 @@ static __always_inline int swap16_ipv4_rule(struct __sk_buff *skb, void *data, _
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 59) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap16_partial_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap16_no_route));
-		if (ip_end - 14 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap16_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap16_no_route));
 		return swap16_ipv4_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 59;
@@ -3547,10 +3192,8 @@ static __always_inline int swap16_ipv4_rule(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_swap16_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap16_udp_checksum);
-	if (unlikely(!fr_usable(&r->hop_to)))
-		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap16_no_route));
-	if (65ULL + payload_len > r->hop_to.mtu)
-		return fr_up(skb, reason_swap16_too_big);
+	if (unlikely(!fr_fits(&r->hop_to, 65ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap16_no_route));
 	return swap16_ipv4_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -3628,7 +3271,6 @@ static __always_inline int swap16_ipv4(struct __sk_buff *skb, void *data, void *
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&udp->src_port);
@@ -3638,7 +3280,7 @@ static __always_inline int swap16_ipv4(struct __sk_buff *skb, void *data, void *
 		key.a = be64(&short16->a);
 		key.b = be64(&short16->b);
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap16_changing);
 		if (found == FR_MISSING)
@@ -3654,32 +3296,25 @@ static __always_inline int swap16_ipv6_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short16 *short16 = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
-			  fr_odd64(ld64(&short16->b)), (__u64)udp_src_port + udp_dst_port +
-			  fr_odd64(short16_a) + fr_odd64(short16_b));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  fr_odd64(ld64(&short16->b)), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3699,17 +3334,16 @@ static __always_inline int swap16_ipv6_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap16_fault);
@@ -3730,66 +3364,57 @@ static __always_inline int swap16_ipv6_rule_send_ipv4(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short16 *short16 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 79, new_headers_len = 59, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 45);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 25);
 	__u8 short16_long_flags = ld8(&short16->long_flags);
-	__be64 short16_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short16_b = bpf_cpu_to_be64(r->m_new_b);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 25) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_odd64(ld64(&short16->a)) + fr_odd64(ld64(&short16->b)),
-			  (__u64)udp_src_port + udp_dst_port + udp_length + fr_odd64(short16_a) +
-			  fr_odd64(short16_b));
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  bpf_htons(payload_len + 25) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 45) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_swap16_fault, reason_swap16_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 25));
 	st8(&new_short16->long_flags, short16_long_flags);
-	st64(&new_short16->a, short16_a);
-	st64(&new_short16->b, short16_b);
+	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short16->b, bpf_cpu_to_be64(r->m_new_b));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -3817,10 +3442,8 @@ static __always_inline int swap16_ipv6_rule(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap16_udp_checksum);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap16_partial_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap16_no_route));
-		if (ip_end - 14 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap16_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap16_no_route));
 		return swap16_ipv6_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 79;
@@ -3830,10 +3453,8 @@ static __always_inline int swap16_ipv6_rule(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_swap16_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap16_udp_checksum);
-	if (unlikely(!fr_usable(&r->hop_to)))
-		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap16_no_route));
-	if (45ULL + payload_len > r->hop_to.mtu)
-		return fr_up(skb, reason_swap16_too_big);
+	if (unlikely(!fr_fits(&r->hop_to, 45ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap16_no_route));
 	return swap16_ipv6_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -3901,7 +3522,6 @@ static __always_inline int swap16_ipv6(struct __sk_buff *skb, void *data, void *
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&udp->src_port);
@@ -3911,7 +3531,7 @@ static __always_inline int swap16_ipv6(struct __sk_buff *skb, void *data, void *
 		key.a = be64(&short16->a);
 		key.b = be64(&short16->b);
 		key.c = 0;
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap16_changing);
 		if (found == FR_MISSING)
@@ -3923,14 +3543,12 @@ static __always_inline int swap16_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_swap16(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 79);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: {for n in lengths {"swap?(n)": { */
@@ -3987,39 +3605,31 @@ static __always_inline int swap20_ipv4_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_short20 *short20 = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
-			  fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8),
-			  (__u64)udp_src_port + udp_dst_port + fr_odd64(short20_a) +
-			  fr_odd64(short20_b) + ((__u64)short20_c << 8));
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+			 fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8),
+			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			 ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
-					  ipv4_dst + 64);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
+					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -4031,22 +3641,20 @@ static __always_inline int swap20_ipv4_rule_send(struct __sk_buff *skb, void *da
 	}
 
 	__s64 csum = fr_complete_begin(skb, 18, 45);
-
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -4065,36 +3673,28 @@ static __always_inline int swap20_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short20 *short20 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 63, new_headers_len = 83, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 29);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
 	__u8 short20_long_flags = ld8(&short20->long_flags);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_odd64(ld64(&short20->a)) + fr_odd64(ld64(&short20->b)) +
-			  ((__u64)ld32(&short20->c) << 8), (__u64)udp_src_port + udp_dst_port +
-			  ipv6_payload_length + fr_odd64(short20_a) + fr_odd64(short20_b) +
-			  ((__u64)short20_c << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  ((__u64)ld32(&short20->c) << 8), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -4110,22 +3710,21 @@ static __always_inline int swap20_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 29));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap20_fault);
@@ -4152,10 +3751,8 @@ static __always_inline int swap20_ipv4_rule(struct __sk_buff *skb, void *data, _
 		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 63) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap20_partial_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap20_no_route));
-		if (ip_end - 14 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap20_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap20_no_route));
 		return swap20_ipv4_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 63;
@@ -4165,10 +3762,8 @@ static __always_inline int swap20_ipv4_rule(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_swap20_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap20_udp_checksum);
-	if (unlikely(!fr_usable(&r->hop_to)))
-		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap20_no_route));
-	if (69ULL + payload_len > r->hop_to.mtu)
-		return fr_up(skb, reason_swap20_too_big);
+	if (unlikely(!fr_fits(&r->hop_to, 69ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap20_no_route));
 	return swap20_ipv4_rule_send_ipv6(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -4246,7 +3841,6 @@ static __always_inline int swap20_ipv4(struct __sk_buff *skb, void *data, void *
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.src.addr, ld32(ipv4->src));
 		key.src.port = be16(&udp->src_port);
@@ -4256,7 +3850,7 @@ static __always_inline int swap20_ipv4(struct __sk_buff *skb, void *data, void *
 		key.a = be64(&short20->a);
 		key.b = be64(&short20->b);
 		key.c = be32(&short20->c);
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap20_changing);
 		if (found == FR_MISSING)
@@ -4272,34 +3866,27 @@ static __always_inline int swap20_ipv6_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_short20 *short20 = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(r->from.addr);
-	__be128 ipv6_dst = ld128(r->to.addr);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
+		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
 			  fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8),
-			  (__u64)udp_src_port + udp_dst_port + fr_odd64(short20_a) +
-			  fr_odd64(short20_b) + ((__u64)short20_c << 8));
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -4319,18 +3906,17 @@ static __always_inline int swap20_ipv6_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st128(new_ipv6->src, ld128(r->from.addr));
+	st128(new_ipv6->dst, ld128(r->to.addr));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_swap20_fault);
@@ -4351,69 +3937,60 @@ static __always_inline int swap20_ipv6_rule_send_ipv4(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short20 *short20 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 83, new_headers_len = 63, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 49);
-	__be32 ipv4_src = ld32(r->from.addr + 12);
-	__be32 ipv4_dst = ld32(r->to.addr + 12);
-	__be16 udp_src_port = bpf_htons(r->from.port);
-	__be16 udp_dst_port = bpf_htons(r->to.port);
-	__be16 udp_length = bpf_htons(payload_len + 29);
 	__u8 short20_long_flags = ld8(&short20->long_flags);
-	__be64 short20_a = bpf_cpu_to_be64(r->m_new_a);
-	__be64 short20_b = bpf_cpu_to_be64(r->m_new_b);
-	__be32 short20_c = bpf_htonl(r->m_new_c);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
+		bpf_htons(payload_len + 29) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
 			  fr_odd64(ld64(&short20->a)) + fr_odd64(ld64(&short20->b)) +
-			  ((__u64)ld32(&short20->c) << 8), (__u64)udp_src_port + udp_dst_port +
-			  udp_length + fr_odd64(short20_a) + fr_odd64(short20_b) +
-			  ((__u64)short20_c << 8));
+			  ((__u64)ld32(&short20->c) << 8), (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = r->hop_to.state == FR_HOP_DIRECT;
+					   bpf_htons(payload_len + 49) + ld32(r->from.addr + 12) +
+					   ld32(r->to.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_swap20_fault, reason_swap20_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
+	int direct = fr_link_direct(data, &r->hop_to);
 
-	if (direct)
-		fr_link(data, &r->hop_to);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(r->from.addr + 12));
+	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->from.port));
+	st16(&new_udp->dst_port, bpf_htons(r->to.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 29));
 	st8(&new_short20->long_flags, short20_long_flags);
-	st64(&new_short20->a, short20_a);
-	st64(&new_short20->b, short20_b);
-	st32(&new_short20->c, short20_c);
+	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
+	st64(&new_short20->b, bpf_cpu_to_be64(r->m_new_b));
+	st32(&new_short20->c, bpf_htonl(r->m_new_c));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -4441,10 +4018,8 @@ static __always_inline int swap20_ipv6_rule(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap20_udp_checksum);
 		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap20_partial_checksum);
-		if (unlikely(!fr_usable(&r->hop_to)))
-			return fr_up(skb, fr_unusable(&r->hop_to, reason_swap20_no_route));
-		if (ip_end - 14 > r->hop_to.mtu)
-			return fr_up(skb, reason_swap20_too_big);
+		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap20_no_route));
 		return swap20_ipv6_rule_send(skb, data, now, ip_end, partial, r);
 	}
 	__u64 payload_len = udp_end - 83;
@@ -4454,10 +4029,8 @@ static __always_inline int swap20_ipv6_rule(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_swap20_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_swap20_udp_checksum);
-	if (unlikely(!fr_usable(&r->hop_to)))
-		return fr_up(skb, fr_unusable(&r->hop_to, reason_swap20_no_route));
-	if (49ULL + payload_len > r->hop_to.mtu)
-		return fr_up(skb, reason_swap20_too_big);
+	if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop_to, reason_swap20_no_route));
 	return swap20_ipv6_rule_send_ipv4(skb, data, now, payload_len, partial_2, r);
 }
 
@@ -4525,7 +4098,6 @@ static __always_inline int swap20_ipv6(struct __sk_buff *skb, void *data, void *
 	struct val_by_id *r;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.src.addr, ipv6->src, 0);
 		key.src.port = be16(&udp->src_port);
@@ -4535,7 +4107,7 @@ static __always_inline int swap20_ipv6(struct __sk_buff *skb, void *data, void *
 		key.a = be64(&short20->a);
 		key.b = be64(&short20->b);
 		key.c = be32(&short20->c);
-		found = find_by_id(&key, lease, 0, &r, now);
+		enum fr_found found = find_by_id(&key, lease, 0, &r, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_swap20_changing);
 		if (found == FR_MISSING)
@@ -4547,14 +4119,12 @@ static __always_inline int swap20_ipv6(struct __sk_buff *skb, void *data, void *
 
 SEC("tc") int prog_swap20(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 83);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* programs: {for n in lengths {"swap?(n)": { */

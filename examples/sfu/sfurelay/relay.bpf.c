@@ -264,28 +264,13 @@ struct video_fan1 {
 	void *front;
 };
 
-static __always_inline long video_copy1(struct video_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int video_write1(struct video_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -315,10 +300,8 @@ static __always_inline long video_copy1(struct video_same1 *same, struct __sk_bu
 					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
-	}
+	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -345,8 +328,30 @@ static __always_inline long video_copy1(struct video_same1 *same, struct __sk_bu
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long video_copy1(struct video_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 42;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 42;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_video_contended);
+
+	if (unlikely(video_write1(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
@@ -613,14 +618,13 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_video_changing);
 		if (found == FR_MISSING)
@@ -640,12 +644,11 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 				 priority, partial);
 }
 
-static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_has, __u64 vp8_picture,
-					     __u64 vp8_picture_end)
+static __always_inline int
+video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
+		  __u64 vp8_picture, __u64 vp8_picture_end)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -946,28 +949,13 @@ struct video_fan2 {
 	void *front;
 };
 
-static __always_inline long video_copy2(struct video_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int video_write2(struct video_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
@@ -993,10 +981,8 @@ static __always_inline long video_copy2(struct video_same2 *same, struct __sk_bu
 				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
-	}
+	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -1027,8 +1013,30 @@ static __always_inline long video_copy2(struct video_same2 *same, struct __sk_bu
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long video_copy2(struct video_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 62;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 62;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_video_contended);
+
+	if (unlikely(video_write2(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
@@ -1296,14 +1304,13 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.publisher.addr, ipv6->src, 0);
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_video_changing);
 		if (found == FR_MISSING)
@@ -1323,12 +1330,11 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 				 priority, partial);
 }
 
-static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_has, __u64 vp8_picture,
-					     __u64 vp8_picture_end)
+static __always_inline int
+video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
+		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
+		  __u64 vp8_picture, __u64 vp8_picture_end)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
@@ -1591,14 +1597,12 @@ static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 273);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* video: forward & { */
@@ -1681,28 +1685,13 @@ struct audio_fan1 {
 	void *front;
 };
 
-static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 42;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
@@ -1732,10 +1721,8 @@ static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_bu
 					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
-	}
+	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
@@ -1762,8 +1749,30 @@ static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_bu
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long audio_copy1(struct audio_same1 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 42;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 42;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_audio_contended);
+
+	if (unlikely(audio_write1(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
@@ -1970,14 +1979,13 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_audio_changing);
 		if (found == FR_MISSING)
@@ -2183,28 +2191,13 @@ struct audio_fan2 {
 	void *front;
 };
 
-static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_buff *skb,
-					void *front, __u64 udp_end, __u64 rtp_extensions_end,
-					__u64 priority, __u64 came, __u64 number,
-					struct receiver_subscribers *r)
+static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 number, struct receiver_subscribers *r)
 {
 	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	struct hdr_rtp *saved_rtp = front + 62;
 
 	void *data;
-
-	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = priority;
-	__u32 credit0 = fr_credit(r->rate, 0);
-	__u64 spent0 = udp_end - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
-	if (admitted0 == FR_REFUSED) {
-		fr_refused(credit0, level0);
-		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
-	}
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
@@ -2230,10 +2223,8 @@ static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_bu
 				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
-	}
+	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+		return 1;
 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
@@ -2264,8 +2255,30 @@ static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_bu
 	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, ETH_HLEN, 60);
+	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
+}
 
-	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
+static __always_inline long audio_copy2(struct audio_same2 *same, struct __sk_buff *skb,
+					void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					__u64 priority, __u64 came, __u64 number,
+					struct receiver_subscribers *r)
+{
+	struct hdr_rtp *saved_rtp = front + 62;
+
+	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 62;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
+	if (admitted0 == FR_REFUSED) {
+		fr_refused(credit0, level0);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
+	}
+	if (unlikely(admitted0 == FR_CONTENDED))
+		return fr_decline(r->receiver, skb->len, reason_audio_contended);
+
+	if (unlikely(audio_write2(same, skb, front, number, r))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
@@ -2473,14 +2486,13 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	struct val_streams *stream;
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.publisher.addr, ipv6->src, 0);
 		key.publisher.port = be16(&udp->src_port);
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
-		found = find_streams(&key, lease, 0, &stream);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_audio_changing);
 		if (found == FR_MISSING)
@@ -2650,14 +2662,12 @@ static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *d
 
 SEC("tc") int prog_audio(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 266);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */

@@ -190,41 +190,34 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_channel_data *channel_data = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 42, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ch->relayed.addr + 12);
-	__be32 ipv4_dst = ld32(ch->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(ch->relayed.port);
-	__be16 udp_dst_port = bpf_htons(ch->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
-			  udp_dst_port + udp_length);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
+			 ld32(&channel_data->number) + udp_cut_off,
+			 (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
+			 bpf_htons(payload_len + 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 28) +
+					  ipv4_ttl_protocol + ld32(ch->relayed.addr + 12) +
+					  ld32(ch->peer.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -232,22 +225,20 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &ch->hop_peer);
 
-	if (direct)
-		fr_link(data, &ch->hop_peer);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(ch->relayed.addr + 12));
+	st32(new_ipv4->dst, ld32(ch->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -267,32 +258,26 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_channel_data *channel_data = data + 42;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 46, new_headers_len = 62, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
-	__be128 ipv6_src = ld128(ch->relayed.addr);
-	__be128 ipv6_dst = ld128(ch->peer.addr);
-	__be16 udp_src_port = bpf_htons(ch->relayed.port);
-	__be16 udp_dst_port = bpf_htons(ch->peer.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->relayed.addr)) +
+		fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
-			  udp_dst_port + ipv6_payload_length);
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
+			  ld32(&channel_data->number) + udp_cut_off,
+			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -300,22 +285,20 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &ch->hop_peer);
 
-	if (direct)
-		fr_link(data, &ch->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(ch->relayed.addr));
+	st128(new_ipv6->dst, ld128(ch->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
@@ -341,19 +324,15 @@ static __always_inline int to_peer_ipv4_rest(struct __sk_buff *skb, void *data, 
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_usable(&ch->hop_peer)))
-			return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
-		if (28ULL + payload_len > ch->hop_peer.mtu)
-			return fr_up(skb, reason_to_peer_too_big);
+		if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 		return to_peer_ipv4_send(skb, data, now, udp_end, channel_data_end, payload_len,
 					 partial, ch);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
-	if (unlikely(!fr_usable(&ch->hop_peer)))
-		return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
-	if (48ULL + payload_len > ch->hop_peer.mtu)
-		return fr_up(skb, reason_to_peer_too_big);
+	if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, channel_data_end, payload_len,
 				      partial, ch);
 }
@@ -431,14 +410,13 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	struct val_by_channel *ch;
 	{
 		struct key_by_channel key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
-		found = find_by_channel(&key, lease, 0, &ch, now);
+		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_to_peer_changing);
 		if (found == FR_MISSING)
@@ -457,34 +435,28 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_channel_data *channel_data = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 62, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ch->relayed.addr);
-	__be128 ipv6_dst = ld128(ch->peer.addr);
-	__be16 udp_src_port = bpf_htons(ch->relayed.port);
-	__be16 udp_dst_port = bpf_htons(ch->peer.port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->relayed.addr)) +
+		fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
-			  udp_dst_port + ipv6_payload_length);
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
+			  ld32(&channel_data->number) + udp_cut_off,
+			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -492,22 +464,20 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
+	int direct = fr_link_direct(data, &ch->hop_peer);
 
-	if (direct)
-		fr_link(data, &ch->hop_peer);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
+	st128(new_ipv6->src, ld128(ch->relayed.addr));
+	st128(new_ipv6->dst, ld128(ch->peer.addr));
+	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
@@ -526,37 +496,32 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_channel_data *channel_data = data + 62;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 66, new_headers_len = 42, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
-	__be32 ipv4_src = ld32(ch->relayed.addr + 12);
-	__be32 ipv4_dst = ld32(ch->peer.addr + 12);
-	__be16 udp_src_port = bpf_htons(ch->relayed.port);
-	__be16 udp_dst_port = bpf_htons(ch->peer.port);
-	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off, (__u64)udp_src_port +
-			  udp_dst_port + udp_length);
+			  ld32(&channel_data->number) + udp_cut_off,
+			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 28) +
+			    ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -564,23 +529,21 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
+	int direct = fr_link_direct(data, &ch->hop_peer);
 
-	if (direct)
-		fr_link(data, &ch->hop_peer);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
+	st32(new_ipv4->src, ld32(ch->relayed.addr + 12));
+	st32(new_ipv4->dst, ld32(ch->peer.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -609,17 +572,13 @@ static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_usable(&ch->hop_peer)))
-			return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
-		if (48ULL + payload_len > ch->hop_peer.mtu)
-			return fr_up(skb, reason_to_peer_too_big);
+		if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 		return to_peer_ipv6_send(skb, data, now, udp_end, channel_data_end, payload_len,
 					 partial, ch);
 	}
-	if (unlikely(!fr_usable(&ch->hop_peer)))
-		return fr_up(skb, fr_unusable(&ch->hop_peer, reason_to_peer_no_route));
-	if (28ULL + payload_len > ch->hop_peer.mtu)
-		return fr_up(skb, reason_to_peer_too_big);
+	if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, channel_data_end, payload_len,
 				      partial, ch);
 }
@@ -687,14 +646,13 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 	struct val_by_channel *ch;
 	{
 		struct key_by_channel key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
-		found = find_by_channel(&key, lease, 0, &ch, now);
+		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_to_peer_changing);
 		if (found == FR_MISSING)
@@ -706,14 +664,12 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 66);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* to_peer: { */
@@ -773,41 +729,32 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be32 ipv4_src = ld32(ch->server.addr + 12);
-	__be32 ipv4_dst = ld32(ch->client.addr + 12);
-	__be16 udp_src_port = bpf_htons(ch->server.port);
-	__be16 udp_dst_port = bpf_htons(ch->client.port);
-	__be16 udp_length = bpf_htons(payload_len + 12);
-	__be16 channel_data_number = bpf_htons(ch->number);
-	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) +
+		bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + udp_length + channel_data_number +
-			  channel_data_length);
-	if (!udp_csum.old) /* no checksum came, none leaves */
-		udp_csum.new = 0;
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			 (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
+			 bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
+			 bpf_htons(payload_len));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)ipv4_total_length +
-					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
+					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 32) +
+					  ipv4_ttl_protocol + ld32(ch->server.addr + 12) +
+					  ld32(ch->client.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -815,25 +762,23 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_channel_data *new_channel_data = data + 42;
+	int direct = fr_link_direct(data, &ch->hop_client);
 
-	if (direct)
-		fr_link(data, &ch->hop_client);
 	st32(&new_eth->type, eth_type_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st16(&new_channel_data->number, channel_data_number);
-	st16(&new_channel_data->length, channel_data_length);
+	st32(new_ipv4->src, ld32(ch->server.addr + 12));
+	st32(new_ipv4->dst, ld32(ch->client.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(ch->server.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(ch->number));
+	st16(&new_channel_data->length, bpf_htons(payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -851,32 +796,24 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
-	__be128 ipv6_src = ld128(ch->server.addr);
-	__be128 ipv6_dst = ld128(ch->client.addr);
-	__be16 udp_src_port = bpf_htons(ch->server.port);
-	__be16 udp_dst_port = bpf_htons(ch->client.port);
-	__be16 channel_data_number = bpf_htons(ch->number);
-	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->server.addr)) +
+		fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  channel_data_number + channel_data_length);
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
+			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
+			  bpf_htons(payload_len));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -884,25 +821,23 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_channel_data *new_channel_data = data + 62;
+	int direct = fr_link_direct(data, &ch->hop_client);
 
-	if (direct)
-		fr_link(data, &ch->hop_client);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
 	st16(&new_ipv6->next_header, bpf_htons(0x1140));
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_channel_data->number, channel_data_number);
-	st16(&new_channel_data->length, channel_data_length);
+	st128(new_ipv6->src, ld128(ch->server.addr));
+	st128(new_ipv6->dst, ld128(ch->client.addr));
+	st16(&new_udp->src_port, bpf_htons(ch->server.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(ch->number));
+	st16(&new_channel_data->length, bpf_htons(payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
@@ -919,8 +854,6 @@ static __always_inline int to_client_ipv4_rest(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 34;
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
-	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
-		return fr_up(skb, reason_to_client_address_family);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_to_client_gso_packet);
 	__u64 payload_len = udp_end - 42;
@@ -929,18 +862,14 @@ static __always_inline int to_client_ipv4_rest(struct __sk_buff *skb, void *data
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_usable(&ch->hop_client)))
-			return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
-		if (32ULL + payload_len > ch->hop_client.mtu)
-			return fr_up(skb, reason_to_client_too_big);
+		if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 		return to_client_ipv4_send(skb, data, now, payload_len, partial, ch);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
-	if (unlikely(!fr_usable(&ch->hop_client)))
-		return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
-	if (52ULL + payload_len > ch->hop_client.mtu)
-		return fr_up(skb, reason_to_client_too_big);
+	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 	return to_client_ipv4_send_ipv6(skb, data, now, payload_len, partial, ch);
 }
 
@@ -996,13 +925,12 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 	struct val_by_peer *ch;
 	{
 		struct key_by_peer key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v4(key.peer.addr, ld32(ipv4->src));
 		key.peer.port = be16(&udp->src_port);
 		fr_put_v4(key.relayed.addr, ld32(ipv4->dst));
 		key.relayed.port = be16(&udp->dst_port);
-		found = find_by_peer(&key, lease, 0, &ch, now);
+		enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_to_client_changing);
 		if (found == FR_MISSING)
@@ -1012,6 +940,8 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
 		return fr_up(skb, reason_to_client_unfit_channel_data_number);
+	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
+		return fr_up(skb, reason_to_client_address_family);
 
 	return to_client_ipv4_rest(skb, data, now, udp_end, ch);
 }
@@ -1023,34 +953,26 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be128 ipv6_src = ld128(ch->server.addr);
-	__be128 ipv6_dst = ld128(ch->client.addr);
-	__be16 udp_src_port = bpf_htons(ch->server.port);
-	__be16 udp_dst_port = bpf_htons(ch->client.port);
-	__be16 channel_data_number = bpf_htons(ch->number);
-	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->server.addr)) +
+		fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + ipv6_payload_length +
-			  channel_data_number + channel_data_length);
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
+			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
+			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
+			  bpf_htons(payload_len));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1058,25 +980,23 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_channel_data *new_channel_data = data + 62;
+	int direct = fr_link_direct(data, &ch->hop_client);
 
-	if (direct)
-		fr_link(data, &ch->hop_client);
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ipv6_src);
-	st128(new_ipv6->dst, ipv6_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, ipv6_payload_length);
-	st16(&new_channel_data->number, channel_data_number);
-	st16(&new_channel_data->length, channel_data_length);
+	st128(new_ipv6->src, ld128(ch->server.addr));
+	st128(new_ipv6->dst, ld128(ch->client.addr));
+	st16(&new_udp->src_port, bpf_htons(ch->server.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(ch->number));
+	st16(&new_channel_data->length, bpf_htons(payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
@@ -1093,37 +1013,30 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u32 len = skb->len;
 	const __u32 headers_len = 62, new_headers_len = 46, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
-	__be32 ipv4_src = ld32(ch->server.addr + 12);
-	__be32 ipv4_dst = ld32(ch->client.addr + 12);
-	__be16 udp_src_port = bpf_htons(ch->server.port);
-	__be16 udp_dst_port = bpf_htons(ch->client.port);
-	__be16 udp_length = bpf_htons(payload_len + 12);
-	__be16 channel_data_number = bpf_htons(ch->number);
-	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) +
+		bpf_htons(payload_len + 12) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)udp_src_port + udp_dst_port + udp_length + channel_data_number +
-			  channel_data_length);
+			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
+			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
+			  bpf_htons(payload_len));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
+			    ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1131,26 +1044,24 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_channel_data *new_channel_data = data + 42;
+	int direct = fr_link_direct(data, &ch->hop_client);
 
-	if (direct)
-		fr_link(data, &ch->hop_client);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ipv4_dst);
-	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, udp_length);
-	st16(&new_channel_data->number, channel_data_number);
-	st16(&new_channel_data->length, channel_data_length);
+	st32(new_ipv4->src, ld32(ch->server.addr + 12));
+	st32(new_ipv4->dst, ld32(ch->client.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(ch->server.port));
+	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
+	st16(&new_udp->length, bpf_htons(payload_len + 12));
+	st16(&new_channel_data->number, bpf_htons(ch->number));
+	st16(&new_channel_data->length, bpf_htons(payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -1204,13 +1115,12 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	struct val_by_peer *ch;
 	{
 		struct key_by_peer key __attribute__((aligned(8))) = {};
-		enum fr_found found;
 
 		fr_put_v6(key.peer.addr, ipv6->src, 0);
 		key.peer.port = be16(&udp->src_port);
 		fr_put_v6(key.relayed.addr, ipv6->dst, 2);
 		key.relayed.port = be16(&udp->dst_port);
-		found = find_by_peer(&key, lease, 0, &ch, now);
+		enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_to_client_changing);
 		if (found == FR_MISSING)
@@ -1232,29 +1142,23 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
 	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_usable(&ch->hop_client)))
-			return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
-		if (52ULL + payload_len > ch->hop_client.mtu)
-			return fr_up(skb, reason_to_client_too_big);
+		if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 		return to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
 	}
-	if (unlikely(!fr_usable(&ch->hop_client)))
-		return fr_up(skb, fr_unusable(&ch->hop_client, reason_to_client_no_route));
-	if (32ULL + payload_len > ch->hop_client.mtu)
-		return fr_up(skb, reason_to_client_too_big);
+	if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 	return to_client_ipv6_send_ipv4(skb, data, now, payload_len, partial, ch);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
 {
-	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
 	fr_pull(skb, 62);
-	data = (void *)(long)skb->data;
-	data_end = (void *)(long)skb->data_end;
-
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 
 	/* to_client: { */

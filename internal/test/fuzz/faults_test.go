@@ -217,7 +217,7 @@ var helperFaults = []fault{
 	{where: "helper", spec: "gate", what: "shared counters count twice", old: `__sync_fetch_and_add\(v, by\);`,
 		new: `__sync_fetch_and_add(v, 2 * by);`},
 	{where: "helper", spec: "gate", what: "counter 0 counts", old: `if \(by && index && v\)`, new: `if (v)`},
-	{where: "helper", spec: "gate", what: "shared counters read one more",
+	{where: "helper", spec: "quota", what: "shared counters read one more",
 		old: `return index && v \? \*\(volatile __u64 \*\)v`, new: `return index && v ? 1 + *(volatile __u64 *)v`},
 	{where: "helper", spec: "learn", what: "named counters are set, not added to", old: `\*v \+= by;`, new: `*v = by;`},
 	{where: "helper", spec: "varint", what: "varints of 2 bytes keep a bit of their size", old: `be16\(p\) & 0x3FFF`,

@@ -215,7 +215,7 @@ var backEndFaults = []fault{
 		plan: noGuard("stream_length")},
 	{where: "back end", spec: "turn", what: "the use is not counted",
 		plan: stmt(func(_ *ir.Program, s *ir.Forward) bool { s.Usage = nil; return true })},
-	{where: "back end", spec: "gate", what: "one connection over the quota", plan: compared(func(b *ir.Bin) bool {
+	{where: "back end", spec: "quota", what: "one connection over the quota", plan: compared(func(b *ir.Bin) bool {
 		_, ok := b.X.(*ir.CounterValue)
 		if ok {
 			b.Op = ir.Gt

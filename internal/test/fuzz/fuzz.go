@@ -343,13 +343,13 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bool) string {
 	decode = decode && !f.tunnels(program)
 	if decode && p.GSO == 0 && res.Verdict == sim.VerdictSent {
-		if text := f.decode(p.Data, res.Packet.Data); text != "" {
+		if text := f.decode(f.framed(program, p.Data), f.framed(program, res.Packet.Data)); text != "" {
 			return text
 		}
 	}
 	for _, c := range res.Copies {
 		if decode && p.GSO == 0 && c.Sent {
-			if text := f.decode(p.Data, c.Packet.Data); text != "" {
+			if text := f.decode(f.framed(program, p.Data), f.framed(program, c.Packet.Data)); text != "" {
 				return fmt.Sprintf("copy to receiver %d: %s", c.Receiver, text)
 			}
 		}
@@ -360,6 +360,22 @@ func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bo
 		}
 	}
 	return f.judge(program, p, res)
+}
+
+// framed gives packets of a program without a link-layer header one, for the decoder.
+func (f *fuzzer) framed(program string, data []byte) []byte {
+	i := slices.IndexFunc(f.Plan.Programs, func(p *ir.Program) bool { return p.Name == program })
+	if f.Plan.Programs[i].L2 || len(data) == 0 {
+		return data
+	}
+	head := make([]byte, 14, 14+len(data))
+	switch data[0] >> 4 {
+	case 4:
+		head[12] = 0x08
+	case 6:
+		head[12], head[13] = 0x86, 0xdd
+	}
+	return append(head, data...)
 }
 
 // tunnels reports whether a program's stack has an IP header in another one's payload: the decoder can't say whether

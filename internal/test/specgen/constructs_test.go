@@ -21,7 +21,7 @@ import (
 // packet with right lengths and checksums, and find the row of one rule and not that of another.
 func TestConstructs(t *testing.T) {
 	rules, reached := map[string]int{}, map[string]int{}
-	for seed := range uint64(300) {
+	for seed := range uint64(600) {
 		s, plan, _ := specgen.Plan(specgen.Generate(seed))
 		if plan == nil {
 			continue

@@ -1321,6 +1321,14 @@ static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 gone, __u
 	c->new = fr_checksum_not_0(fr_csum_rest(c, gone) + added + c->new_pseudo);
 }
 
+/* The same where a packet that came without a checksum leaves without one. */
+static __always_inline void fr_csum_set_or_0(struct fr_csum *c, __u64 gone, __u64 added)
+{
+	fr_csum_set_not_0(c, gone, added);
+	if (!c->old)
+		c->new = 0;
+}
+
 /*
  * What is written into the field. Where it is partial, that is the new sum of the pseudo-header;
  * where the kernel doesn't say, it stays for fr_finish.
@@ -1369,11 +1377,33 @@ static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 no_rout
 	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 5 : fr_unusable(hop, no_route);
 }
 
+/* A packet of len bytes, network header included, can leave through a hop. */
+static __always_inline int fr_fits(const struct fr_hop *hop, __u64 len)
+{
+	return fr_usable(hop) && len <= hop->mtu;
+}
+
+/* Why it can't: the reason too_big stands in front of no_route. */
+static __always_inline __u32 fr_unfit(const struct fr_hop *hop, __u32 no_route)
+{
+	return fr_usable(hop) ? no_route - 1 : fr_unusable(hop, no_route);
+}
+
 /* Write the link-layer addresses of a hop. */
 static __always_inline void fr_link(void *frame, const struct fr_hop *hop)
 {
 	st64(frame, ld64(hop->dst));
 	st32(frame + 8, ld32(hop->src + 2));
+}
+
+/* The same where they may be unknown; returns whether they are known. */
+static __always_inline int fr_link_direct(void *frame, const struct fr_hop *hop)
+{
+	int direct = hop->state == FR_HOP_DIRECT;
+
+	if (direct)
+		fr_link(frame, hop);
+	return direct;
 }
 
 /* Send the packet through a hop, whose link-layer addresses it has where direct is set. */
