@@ -1396,16 +1396,6 @@ static __always_inline void fr_link(void *frame, const struct fr_hop *hop)
 	st32(frame + 8, ld32(hop->src + 2));
 }
 
-/* The same where they may be unknown; returns whether they are known. */
-static __always_inline int fr_link_direct(void *frame, const struct fr_hop *hop)
-{
-	int direct = hop->state == FR_HOP_DIRECT;
-
-	if (direct)
-		fr_link(frame, hop);
-	return direct;
-}
-
 /* Send the packet through a hop, whose link-layer addresses it has where direct is set. */
 static __always_inline int fr_send(const struct fr_hop *hop, int direct)
 {

@@ -208,6 +208,7 @@ func (w *writer) render() {
 	direct := ""
 	if w.linked {
 		direct = "direct"
+		w.line("int direct = %sstate == FR_HOP_DIRECT;", w.hop(w.fwd.Hop))
 	}
 	w.room()
 	w.front(direct)
@@ -333,7 +334,8 @@ func (w *writer) front(direct string) {
 	}
 	w.newAt = len(w.lines)
 	if direct != "" {
-		w.line("int direct = fr_link_direct(data, %s);", w.hopPointer(w.fwd.Hop))
+		w.line("if (direct)")
+		w.line("\tfr_link(data, %s);", w.hopPointer(w.fwd.Hop))
 	}
 	w.line("")
 	for _, c := range w.cells {

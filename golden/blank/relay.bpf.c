@@ -2675,6 +2675,7 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 					  64);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -2696,7 +2697,8 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_cookie *new_cookie = data + 42;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -3072,6 +3074,7 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
 			  ((__u64)region_sum << 8), (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3093,7 +3096,8 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_cookie *new_cookie = data + 62;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);

@@ -173,6 +173,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 40) +
 					  ipv4_ttl_protocol + ld32(s->local.addr + 12) +
 					  ld32(s->peer.addr + 12) + 64);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -185,7 +186,8 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_outer *new_outer = data + 42;
 	struct hdr_rtcp *new_rtcp = data + 46;
-	int direct = fr_link_direct(data, &s->hop_peer);
+	if (direct)
+		fr_link(data, &s->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 40));
@@ -240,6 +242,7 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
 			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
 			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -252,7 +255,8 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_outer *new_outer = data + 62;
 	struct hdr_rtcp *new_rtcp = data + 66;
-	int direct = fr_link_direct(data, &s->hop_peer);
+	if (direct)
+		fr_link(data, &s->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -441,6 +445,7 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
 			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
 			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -453,7 +458,8 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_outer *new_outer = data + 62;
 	struct hdr_rtcp *new_rtcp = data + 66;
-	int direct = fr_link_direct(data, &s->hop_peer);
+	if (direct)
+		fr_link(data, &s->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -513,6 +519,7 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 40) + ld32(s->local.addr + 12) +
 					   ld32(s->peer.addr + 12) + 0x1180);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -525,7 +532,8 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_outer *new_outer = data + 42;
 	struct hdr_rtcp *new_rtcp = data + 46;
-	int direct = fr_link_direct(data, &s->hop_peer);
+	if (direct)
+		fr_link(data, &s->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);

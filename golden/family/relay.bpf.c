@@ -149,6 +149,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -162,7 +163,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &p->hop_peer);
+	if (direct)
+		fr_link(data, &p->hop_peer);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -204,6 +206,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
 			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
 			  bpf_htons(payload_len + 8));
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -213,7 +216,8 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, &p->hop_peer);
+	if (direct)
+		fr_link(data, &p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -351,6 +355,7 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port));
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -364,7 +369,8 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, &p->hop_peer);
+	if (direct)
+		fr_link(data, &p->hop_peer);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -411,6 +417,7 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
 					   ld32(p->peer.addr + 12) + 0x1180);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -420,7 +427,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &p->hop_peer);
+	if (direct)
+		fr_link(data, &p->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);

@@ -89,6 +89,7 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 					     ld32(ipv4->src) + ld32(ipv4->dst)) +
 					     (__u64)bpf_htons(payload_len + 20) +
 					     ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -103,7 +104,8 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, hop_1);
+	if (direct)
+		fr_link(data, hop_1);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -189,6 +191,7 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 20) + ipv4_src + ipv4_dst + 128);
+	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -203,7 +206,8 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, hop_1);
+	if (direct)
+		fr_link(data, hop_1);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -327,6 +331,7 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be128 ipv6_dst = ld128(ipv6->src);
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -341,7 +346,8 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, hop_2);
+	if (direct)
+		fr_link(data, hop_2);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -428,6 +434,7 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6_2->dst);
 	__be128 ipv6_dst = ld128(ipv6_2->src);
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -442,7 +449,8 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, hop_2);
+	if (direct)
+		fr_link(data, hop_2);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);

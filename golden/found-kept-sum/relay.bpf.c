@@ -134,6 +134,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -147,7 +148,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -255,6 +257,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -268,7 +271,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -404,6 +408,7 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					 (__u64)bpf_htons(payload_len + 32) + ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
@@ -414,7 +419,8 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_unit *new_unit = data + 42;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -555,6 +561,7 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, old_udp_length, bpf_htons(payload_len + 12));
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
 	if (unlikely(err))
@@ -565,7 +572,8 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_unit *new_unit = data + 62;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);

@@ -142,6 +142,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 					  64);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -155,7 +156,8 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 22, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 18;
 	struct hdr_udp *new_udp = data + 38;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -271,6 +273,7 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -284,7 +287,8 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 18, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 18;
 	struct hdr_udp *new_udp = data + 58;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);

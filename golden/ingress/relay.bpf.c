@@ -174,6 +174,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -186,7 +187,8 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &way->hop.hop);
+	if (direct)
+		fr_link(data, &way->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -291,6 +293,7 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -303,7 +306,8 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &way->hop.hop);
+	if (direct)
+		fr_link(data, &way->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
@@ -463,6 +467,7 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					    (__u64)bpf_htons(payload_len + 21) + ipv4_ttl_protocol);
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
 	if (unlikely(err))
@@ -472,7 +477,8 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_note *new_note = data + 34;
-	int direct = fr_link_direct(data, &way->hop.hop);
+	if (direct)
+		fr_link(data, &way->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -715,6 +721,7 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_ttl_protocol + 64);
+	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -728,7 +735,8 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, hop_1);
+	if (direct)
+		fr_link(data, hop_1);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -775,6 +783,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ldv32(set_self + 12) + 64);
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -788,7 +797,8 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, hop_2);
+	if (direct)
+		fr_link(data, hop_2);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -816,6 +826,7 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -828,7 +839,8 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &way->hop.hop);
+	if (direct)
+		fr_link(data, &way->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -1012,6 +1024,7 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, 0, 0);
+	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1025,7 +1038,8 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, hop_3);
+	if (direct)
+		fr_link(data, hop_3);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1068,6 +1082,7 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, 0, 0);
+	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1081,7 +1096,8 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, hop_4);
+	if (direct)
+		fr_link(data, hop_4);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1106,6 +1122,7 @@ static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data,
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1118,7 +1135,8 @@ static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data,
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &way->hop.hop);
+	if (direct)
+		fr_link(data, &way->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);

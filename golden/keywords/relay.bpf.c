@@ -197,6 +197,7 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(v_double->m_long.addr + 12) +
 					  ld32(v_double->close.addr + 12) + 64);
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -210,7 +211,8 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &v_double->hop_close);
+	if (direct)
+		fr_link(data, &v_double->hop_close);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -254,6 +256,7 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
 			  (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -264,7 +267,8 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_int *new_int = data + 62;
-	int direct = fr_link_direct(data, &v_double->hop_close);
+	if (direct)
+		fr_link(data, &v_double->hop_close);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -442,6 +446,7 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 					  udp_old_pseudo, udp_new_pseudo);
 	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port));
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -455,7 +460,8 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, &v_double->hop_close);
+	if (direct)
+		fr_link(data, &v_double->hop_close);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -505,6 +511,7 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 					   bpf_htons(payload_len + 32) +
 					   ld32(v_double->m_long.addr + 12) +
 					   ld32(v_double->close.addr + 12) + 0x1180);
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -515,7 +522,8 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_int *new_int = data + 42;
-	int direct = fr_link_direct(data, &v_double->hop_close);
+	if (direct)
+		fr_link(data, &v_double->hop_close);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);

@@ -1180,6 +1180,7 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst + 64);
 	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
+	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1193,7 +1194,8 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, hop_1);
+	if (direct)
+		fr_link(data, hop_1);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -1401,6 +1403,7 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
 	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1414,7 +1417,8 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, hop_2);
+	if (direct)
+		fr_link(data, hop_2);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1680,6 +1684,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol +
 					  ld32(c->server.addr + 12) + 64);
+	int direct = c->hop_server.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1694,7 +1699,8 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short *new_short = data + 42;
-	int direct = fr_link_direct(data, &c->hop_server);
+	if (direct)
+		fr_link(data, &c->hop_server);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -1834,6 +1840,7 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 			  ((__u64)ld32(v_short->mac) << 8) + ((__u64)ld16(v_short->mac + 4) << 8),
 			  (__u64)bpf_htons(c->server.port) + ((__u64)short_mac << 8) +
 			  ((__u64)short_mac_4 << 8));
+	int direct = c->hop_server.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1848,7 +1855,8 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short *new_short = data + 62;
-	int direct = fr_link_direct(data, &c->hop_server);
+	if (direct)
+		fr_link(data, &c->hop_server);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);

@@ -162,6 +162,7 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -174,7 +175,8 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &b->way.hop);
+	if (direct)
+		fr_link(data, &b->way.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -196,6 +198,7 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -208,7 +211,8 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &b->way.hop);
+	if (direct)
+		fr_link(data, &b->way.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -356,6 +360,7 @@ static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, 
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -368,7 +373,8 @@ static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, 
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &b->way.hop);
+	if (direct)
+		fr_link(data, &b->way.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
@@ -386,6 +392,7 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -398,7 +405,8 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &b->way.hop);
+	if (direct)
+		fr_link(data, &b->way.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);

@@ -197,6 +197,7 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
 					    (__u64)bpf_htons(payload_len + 28) + ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 28), 42, payload_len, 0);
 	if (unlikely(err))
@@ -217,7 +218,8 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -508,6 +510,7 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
 					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
 					  ld32(p->remote.addr + 12) + 64);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len,
 			  udp_csum.partial ? FR_PAYLOAD : 0);
@@ -529,7 +532,8 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_flow *new_flow = data + 42;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
@@ -599,6 +603,7 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len, FR_TO_IPV6 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
@@ -620,7 +625,8 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_flow *new_flow = data + 62;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -817,6 +823,7 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 flow_id + ((__u64)flow_sum << 8) +
 					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len,
 			  udp_csum.partial ? FR_PAYLOAD : 0);
@@ -838,7 +845,8 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_flow *new_flow = data + 62;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -913,6 +921,7 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 34) + ld32(p->local.addr + 12) +
 					   ld32(p->remote.addr + 12) + 0x1180);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len, FR_TO_IPV4 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
@@ -934,7 +943,8 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_flow *new_flow = data + 42;
-	int direct = fr_link_direct(data, &p->hop_remote);
+	if (direct)
+		fr_link(data, &p->hop_remote);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);

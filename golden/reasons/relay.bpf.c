@@ -424,6 +424,7 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
 					    ld32(s->to.addr + 12) + 64);
+	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
@@ -441,7 +442,8 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &s->hop_to);
+	if (direct)
+		fr_link(data, &s->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -850,6 +852,7 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 					    ld32(ipv4->reserved_to_fragment_offset) +
 					    old_ipv4_src) + (__u64)bpf_htons(payload_len + 28) +
 					    ipv4_ttl_protocol + ld32(s->to.addr + 12) + 64);
+	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -860,7 +863,8 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &s->hop_to);
+	if (direct)
+		fr_link(data, &s->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
@@ -1181,6 +1185,7 @@ static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, 
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    ld32(ipv4->src)) + (__u64)ipv4_ttl_protocol +
 					    ld32(s->to.addr + 12) + 64);
+	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
@@ -1194,7 +1199,8 @@ static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, 
 	__s64 csum = fr_complete_begin(skb, 18, 20);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_ports *new_ports = data + 34;
-	int direct = fr_link_direct(data, &s->hop_to);
+	if (direct)
+		fr_link(data, &s->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);

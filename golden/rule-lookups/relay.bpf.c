@@ -309,6 +309,7 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
 					    ld32(a->to.addr + 12) + 64);
+	int direct = a->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
@@ -322,7 +323,8 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &a->hop_to);
+	if (direct)
+		fr_link(data, &a->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -365,6 +367,7 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
 					    ld32(c->to.addr + 12) + 64);
+	int direct = c->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
@@ -378,7 +381,8 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &c->hop_to);
+	if (direct)
+		fr_link(data, &c->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);

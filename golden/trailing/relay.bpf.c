@@ -200,6 +200,7 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_ttl_protocol + 64);
+	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -213,7 +214,8 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__s64 csum = fr_complete_begin(skb, 18, 24);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, hop_1);
+	if (direct)
+		fr_link(data, hop_1);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -349,6 +351,7 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 					  udp_old_pseudo, udp_new_pseudo);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	fr_csum_set_not_0(&udp_csum, 0, 0);
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -362,7 +365,8 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 48);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, hop_2);
+	if (direct)
+		fr_link(data, hop_2);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -534,6 +538,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -546,7 +551,8 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -622,6 +628,7 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -634,7 +641,8 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &w->way.hop);
+	if (direct)
+		fr_link(data, &w->way.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);

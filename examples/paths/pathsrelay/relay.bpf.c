@@ -166,6 +166,7 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -178,7 +179,8 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -201,6 +203,7 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -213,7 +216,8 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -237,6 +241,7 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -249,7 +254,8 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -272,6 +278,7 @@ static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -284,7 +291,8 @@ static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -431,6 +439,7 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -443,7 +452,8 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -466,6 +476,7 @@ static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -478,7 +489,8 @@ static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -502,6 +514,7 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -514,7 +527,8 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -537,6 +551,7 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -549,7 +564,8 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -749,6 +765,7 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -761,7 +778,8 @@ static __always_inline int forward_ipv6_udp_send(struct __sk_buff *skb, void *da
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -780,6 +798,7 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -792,7 +811,8 @@ static __always_inline int forward_ipv6_udp_send_2(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
@@ -815,6 +835,7 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -827,7 +848,8 @@ static __always_inline int forward_ipv6_udp_send_3(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -846,6 +868,7 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -858,7 +881,8 @@ static __always_inline int forward_ipv6_udp_send_4(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
@@ -1006,6 +1030,7 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1018,7 +1043,8 @@ static __always_inline int forward_ipv6_tcp_send(struct __sk_buff *skb, void *da
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1037,6 +1063,7 @@ static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1049,7 +1076,8 @@ static __always_inline int forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
@@ -1072,6 +1100,7 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1084,7 +1113,8 @@ static __always_inline int forward_ipv6_tcp_send_3(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->fast.hop);
+	if (direct)
+		fr_link(data, &r->fast.hop);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1103,6 +1133,7 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1115,7 +1146,8 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	int direct = fr_link_direct(data, &r->slow.hop);
+	if (direct)
+		fr_link(data, &r->slow.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);

@@ -191,6 +191,7 @@ static __always_inline int swap8_ipv4_rule_send(struct __sk_buff *skb, void *dat
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -205,7 +206,8 @@ static __always_inline int swap8_ipv4_rule_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -251,6 +253,7 @@ static __always_inline int swap8_ipv4_rule_send_ipv6(struct __sk_buff *skb, void
 			  fr_odd64(ld64(&short8->a)), (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -261,7 +264,8 @@ static __always_inline int swap8_ipv4_rule_send_ipv6(struct __sk_buff *skb, void
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -347,6 +351,7 @@ static __always_inline int swap8_ipv4_send(struct __sk_buff *skb, void *data, __
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 29) +
 					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
 					  ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -358,7 +363,8 @@ static __always_inline int swap8_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short0 *new_short0 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
@@ -407,6 +413,7 @@ static __always_inline int swap8_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 9) + short0_long_flags);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -418,7 +425,8 @@ static __always_inline int swap8_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short0 *new_short0 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -475,6 +483,7 @@ static __always_inline int swap8_ipv4_send_2(struct __sk_buff *skb, void *data, 
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 33) +
 					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
 					  ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -486,7 +495,8 @@ static __always_inline int swap8_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short4 *new_short4 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
@@ -537,6 +547,7 @@ static __always_inline int swap8_ipv4_send_ipv6_2(struct __sk_buff *skb, void *d
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -548,7 +559,8 @@ static __always_inline int swap8_ipv4_send_ipv6_2(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short4 *new_short4 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -607,6 +619,7 @@ static __always_inline int swap8_ipv4_send_3(struct __sk_buff *skb, void *data, 
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 45) +
 					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
 					  ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -618,7 +631,8 @@ static __always_inline int swap8_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
@@ -671,6 +685,7 @@ static __always_inline int swap8_ipv4_send_ipv6_3(struct __sk_buff *skb, void *d
 			  bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -687,7 +702,8 @@ static __always_inline int swap8_ipv4_send_ipv6_3(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -751,6 +767,7 @@ static __always_inline int swap8_ipv4_send_4(struct __sk_buff *skb, void *data, 
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 49) +
 					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
 					  ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -762,7 +779,8 @@ static __always_inline int swap8_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
@@ -817,6 +835,7 @@ static __always_inline int swap8_ipv4_send_ipv6_4(struct __sk_buff *skb, void *d
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -833,7 +852,8 @@ static __always_inline int swap8_ipv4_send_ipv6_4(struct __sk_buff *skb, void *d
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1060,6 +1080,7 @@ static __always_inline int swap8_ipv6_rule_send(struct __sk_buff *skb, void *dat
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)),
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1074,7 +1095,8 @@ static __always_inline int swap8_ipv6_rule_send(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -1125,6 +1147,7 @@ static __always_inline int swap8_ipv6_rule_send_ipv4(struct __sk_buff *skb, void
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -1135,7 +1158,8 @@ static __always_inline int swap8_ipv6_rule_send_ipv4(struct __sk_buff *skb, void
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -1220,6 +1244,7 @@ static __always_inline int swap8_ipv6_send(struct __sk_buff *skb, void *data, __
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 9) + short0_long_flags);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1231,7 +1256,8 @@ static __always_inline int swap8_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short0 *new_short0 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1285,6 +1311,7 @@ static __always_inline int swap8_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 29) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1296,7 +1323,8 @@ static __always_inline int swap8_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short0 *new_short0 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -1349,6 +1377,7 @@ static __always_inline int swap8_ipv6_send_2(struct __sk_buff *skb, void *data, 
 			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1360,7 +1389,8 @@ static __always_inline int swap8_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short4 *new_short4 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1416,6 +1446,7 @@ static __always_inline int swap8_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 33) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1427,7 +1458,8 @@ static __always_inline int swap8_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short4 *new_short4 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -1482,6 +1514,7 @@ static __always_inline int swap8_ipv6_send_3(struct __sk_buff *skb, void *data, 
 			  bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1498,7 +1531,8 @@ static __always_inline int swap8_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1559,6 +1593,7 @@ static __always_inline int swap8_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 45) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1570,7 +1605,8 @@ static __always_inline int swap8_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -1627,6 +1663,7 @@ static __always_inline int swap8_ipv6_send_4(struct __sk_buff *skb, void *data, 
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1643,7 +1680,8 @@ static __always_inline int swap8_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1706,6 +1744,7 @@ static __always_inline int swap8_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 49) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1717,7 +1756,8 @@ static __always_inline int swap8_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2000,6 +2040,7 @@ static __always_inline int swap0_ipv4_send(struct __sk_buff *skb, void *data, __
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
 					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
 					  ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2011,7 +2052,8 @@ static __always_inline int swap0_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
@@ -2061,6 +2103,7 @@ static __always_inline int swap0_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2072,7 +2115,8 @@ static __always_inline int swap0_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2236,6 +2280,7 @@ static __always_inline int swap0_ipv6_send(struct __sk_buff *skb, void *data, __
 			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2247,7 +2292,8 @@ static __always_inline int swap0_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2302,6 +2348,7 @@ static __always_inline int swap0_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2313,7 +2360,8 @@ static __always_inline int swap0_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -2533,6 +2581,7 @@ static __always_inline int swap4_ipv4_send(struct __sk_buff *skb, void *data, __
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
 					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
 					  ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2544,7 +2593,8 @@ static __always_inline int swap4_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
@@ -2595,6 +2645,7 @@ static __always_inline int swap4_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2606,7 +2657,8 @@ static __always_inline int swap4_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2771,6 +2823,7 @@ static __always_inline int swap4_ipv6_send(struct __sk_buff *skb, void *data, __
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -2782,7 +2835,8 @@ static __always_inline int swap4_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short8 *new_short8 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -2838,6 +2892,7 @@ static __always_inline int swap4_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -2849,7 +2904,8 @@ static __always_inline int swap4_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short8 *new_short8 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -3064,6 +3120,7 @@ static __always_inline int swap16_ipv4_rule_send(struct __sk_buff *skb, void *da
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3078,7 +3135,8 @@ static __always_inline int swap16_ipv4_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -3126,6 +3184,7 @@ static __always_inline int swap16_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
 			  bpf_htons(payload_len + 25) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -3141,7 +3200,8 @@ static __always_inline int swap16_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -3315,6 +3375,7 @@ static __always_inline int swap16_ipv6_rule_send(struct __sk_buff *skb, void *da
 			  fr_odd64(ld64(&short16->b)), (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3334,7 +3395,8 @@ static __always_inline int swap16_ipv6_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short16 *new_short16 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -3390,6 +3452,7 @@ static __always_inline int swap16_ipv6_rule_send_ipv4(struct __sk_buff *skb, voi
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 45) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -3400,7 +3463,8 @@ static __always_inline int swap16_ipv6_rule_send_ipv4(struct __sk_buff *skb, voi
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short16 *new_short16 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -3630,6 +3694,7 @@ static __always_inline int swap20_ipv4_rule_send(struct __sk_buff *skb, void *da
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
 					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3644,7 +3709,8 @@ static __always_inline int swap20_ipv4_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -3695,6 +3761,7 @@ static __always_inline int swap20_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -3710,7 +3777,8 @@ static __always_inline int swap20_ipv4_rule_send_ipv6(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -3887,6 +3955,7 @@ static __always_inline int swap20_ipv6_rule_send(struct __sk_buff *skb, void *da
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -3906,7 +3975,8 @@ static __always_inline int swap20_ipv6_rule_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short20 *new_short20 = data + 62;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -3965,6 +4035,7 @@ static __always_inline int swap20_ipv6_rule_send_ipv4(struct __sk_buff *skb, voi
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 49) + ld32(r->from.addr + 12) +
 					   ld32(r->to.addr + 12) + 0x1180);
+	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -3975,7 +4046,8 @@ static __always_inline int swap20_ipv6_rule_send_ipv4(struct __sk_buff *skb, voi
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short20 *new_short20 = data + 42;
-	int direct = fr_link_direct(data, &r->hop_to);
+	if (direct)
+		fr_link(data, &r->hop_to);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);

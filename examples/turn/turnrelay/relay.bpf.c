@@ -218,6 +218,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 28) +
 					  ipv4_ttl_protocol + ld32(ch->relayed.addr + 12) +
 					  ld32(ch->peer.addr + 12) + 64);
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -228,7 +229,8 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &ch->hop_peer);
+	if (direct)
+		fr_link(data, &ch->hop_peer);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
@@ -278,6 +280,7 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 			  ld32(&channel_data->number) + udp_cut_off,
 			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
 			  bpf_htons(payload_len + 8));
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -288,7 +291,8 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, &ch->hop_peer);
+	if (direct)
+		fr_link(data, &ch->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -457,6 +461,7 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 			  ld32(&channel_data->number) + udp_cut_off,
 			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
 			  bpf_htons(payload_len + 8));
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -467,7 +472,8 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
-	int direct = fr_link_direct(data, &ch->hop_peer);
+	if (direct)
+		fr_link(data, &ch->hop_peer);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -522,6 +528,7 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 ipv4_checksum =
 		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 28) +
 			    ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) + 0x1180);
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -532,7 +539,8 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
-	int direct = fr_link_direct(data, &ch->hop_peer);
+	if (direct)
+		fr_link(data, &ch->hop_peer);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
@@ -755,6 +763,7 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 32) +
 					  ipv4_ttl_protocol + ld32(ch->server.addr + 12) +
 					  ld32(ch->client.addr + 12) + 64);
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -766,7 +775,8 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_channel_data *new_channel_data = data + 42;
-	int direct = fr_link_direct(data, &ch->hop_client);
+	if (direct)
+		fr_link(data, &ch->hop_client);
 
 	st32(&new_eth->type, eth_type_to_ecn);
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
@@ -814,6 +824,7 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
 			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
 			  bpf_htons(payload_len));
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -825,7 +836,8 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_channel_data *new_channel_data = data + 62;
-	int direct = fr_link_direct(data, &ch->hop_client);
+	if (direct)
+		fr_link(data, &ch->hop_client);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -973,6 +985,7 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
 			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
 			  bpf_htons(payload_len));
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -984,7 +997,8 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_channel_data *new_channel_data = data + 62;
-	int direct = fr_link_direct(data, &ch->hop_client);
+	if (direct)
+		fr_link(data, &ch->hop_client);
 
 	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
@@ -1037,6 +1051,7 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	__be16 ipv4_checksum =
 		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
 			    ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) + 0x1180);
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1048,7 +1063,8 @@ static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_channel_data *new_channel_data = data + 42;
-	int direct = fr_link_direct(data, &ch->hop_client);
+	if (direct)
+		fr_link(data, &ch->hop_client);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
