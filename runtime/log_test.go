@@ -113,7 +113,8 @@ func TestLog(t *testing.T) {
 		}
 	}
 	r.EndDrain()
-	log.says(t, `msg="a relay is being drained" relay=flow sessions=1 receivers=0`, `msg="a relay is drained" relay=flow`,
+	log.says(t, `msg="a relay is being drained" relay=flow sessions=1 receivers=0`,
+		`msg="a relay is drained" relay=flow`,
 		`msg="a relay takes new sessions again" relay=flow`)
 	if err := r.Program("fwd").Detach("in0"); err != nil {
 		t.Fatal(err)

@@ -72,9 +72,9 @@ var (
 		"$ fastrelay-gen try spec.cue capture.pcapng")
 
 	codeNoTest = diag.Define("FR0531", "a packet that no test can have",
-		"`try --test` writes a packet as a test of the spec. The capture has only its first bytes, its link layer isn't\n"+
-			"one that programs get packets from, or a test can't express what the program does with it: the message\n"+
-			"says which.",
+		"`try --test` writes a packet as a test of the spec. The capture has only its first bytes, its link\n"+
+			"layer isn't one that programs get packets from, or a test can't express what the program does with\n"+
+			"it: the message says which.",
 		"$ fastrelay-gen try spec.cue capture.pcapng --test 3     # captured with -s 64",
 		"$ fastrelay-gen try spec.cue capture.pcapng --test 4")
 

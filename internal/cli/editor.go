@@ -29,9 +29,9 @@ func (a *app) schemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema [FOLDER]",
 		Short: "Print the language's schema, or put it where CUE's own tools find it",
-		Long: `Without a folder: prints the language's schema in CUE. With a folder: writes FOLDER/cue.mod, a CUE module that
-has the schema in it, so that cue vet and cue lsp understand specs in this folder and below, offline. A spec says that
-it is one by an import, which the compiler resolves from its own copy:
+		Long: `Without a folder: prints the language's schema in CUE. With a folder: writes FOLDER/cue.mod, a CUE module
+that has the schema in it, so that cue vet and cue lsp understand specs in this folder and below, offline. A spec says
+that it is one by an import, which the compiler resolves from its own copy:
 
     import "` + spec.SchemaImport + `"
 
@@ -96,9 +96,10 @@ func (a *app) lspCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lsp",
 		Short: "Serve an editor: diagnostics, hover, definitions and completion for specs",
-		Long: `A language server (LSP) on standard input and output, for editors: docs/editors.md says how they are set up.
-It publishes the messages of vet, with their codes, for each open spec as it is in the editor, saved or not; shows what
-the language says of a word and how a field is laid out; goes to declarations; and completes words, headers and fields.`,
+		Long: `A language server (LSP) on standard input and output, for editors: docs/editors.md says how they are set
+up. It publishes the messages of vet, with their codes, for each open spec as it is in the editor, saved or not; shows
+what the language says of a word and how a field is laid out; goes to declarations; and completes words, headers and
+fields.`,
 		Example: `  fastrelay-gen lsp      an editor starts it`,
 		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -55,8 +55,8 @@ With --control the relay has a control socket: show, watch, open, close and so o
 of the same command takes it over when its process was killed.
 
 With --http there is a page for a browser: what the programs decide, with live rates, a plot of the last ten minutes,
-sessions and groups. It changes nothing. Every user of this machine can read it; --http-public allows an address that
-other machines reach, too. Port 0 is a free one.`,
+sessions and groups; /metrics is for Prometheus. It changes nothing. Every user of this machine can read it;
+--http-public allows an address that other machines reach, too. Port 0 is a free one.`,
 		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
   sudo fastrelay-gen run examples/turn/spec.cue --traffic --http 127.0.0.1:8080
   sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \

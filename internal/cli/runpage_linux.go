@@ -11,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/page"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/control"
+	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
 )
 
 // site is the page about a relay (run --http). Its methods do nothing where there is none.
@@ -57,7 +58,7 @@ func (s *site) serve(ctx context.Context, r *build.Result, relay *runtime.Relay)
 	if err != nil {
 		return "", err
 	}
-	p.Public = s.public
+	p.Public, p.Metrics = s.public, metrics.Handler(relay)
 	s.wg.Go(func() { p.Serve(ctx, s.listener) })
 	return "http://" + s.listener.Addr().String() + "/", nil
 }

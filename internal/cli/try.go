@@ -35,9 +35,9 @@ func (a *app) tryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "try SPEC CAPTURE",
 		Short: "Show what a program does with the packets of a capture",
-		Long: `Reads a capture (pcap or pcapng, also compressed by gzip; - for standard input) and runs a program on each
-packet, in the reference model: which packets it sends, drops or passes to the stack, under which reason, and what it
-changes, field by field. With --kernel, each packet also runs in the kernel, with the compiled program (root), and
+		Long: `Reads a capture (pcap or pcapng, also compressed by gzip; - for standard input) and runs a program on
+each packet, in the reference model: which packets it sends, drops or passes to the stack, under which reason, and what
+it changes, field by field. With --kernel, each packet also runs in the kernel, with the compiled program (root), and
 differences are errors. Nothing is sent.
 
 The state before the first packet is that of the spec's tests: all their sessions, rows and groups, as far as they don't
@@ -182,7 +182,6 @@ func (a *app) tried(ctx context.Context, file string, opt tryOptions) (*build.Re
 // stateBefore makes the state before the first packet.
 func (a *app) stateBefore(ctx context.Context, r *build.Result, p *spec.Program, opt tryOptions) (*spectest.Trial,
 	error) {
-	before := spectest.Together(r.Spec, p.Name)
 	switch {
 	case opt.socket != "":
 		l, err := a.find(ctx, opt.socket)
@@ -190,7 +189,8 @@ func (a *app) stateBefore(ctx context.Context, r *build.Result, p *spec.Program,
 			return nil, err
 		}
 		defer l.client.Close()
-		if before, err = l.stateOf(r.Spec, p.Name); err != nil {
+		before, err := l.stateOf(r.Spec, p.Name)
+		if err != nil {
 			return nil, err
 		}
 		x, diags := spectest.Begin(r.Spec, r.Plan, before)
@@ -294,14 +294,15 @@ func (t *trial) run(packets *capture.Reader) (err error) {
 			break
 		}
 		if err != nil {
-			t.summary()
-			return captureError(t.from, err)
+			return errors.Join(t.summary(), captureError(t.from, err))
 		}
 		if err := t.one(p); err != nil {
 			return fmt.Errorf("packet %d: %w", p.Number, err)
 		}
 	}
-	t.summary()
+	if err := t.summary(); err != nil {
+		return err
+	}
 	if t.differs > 0 {
 		return exit(statusError)
 	}
@@ -477,9 +478,20 @@ func (t *trial) show(p *capture.Packet, o *tryPacket, f *spectest.Fate) error {
 	return err
 }
 
-func (t *trial) summary() {
+// trySummary is the last line of what `try` prints for machines.
+type trySummary struct {
+	Packets   int            `json:"packets"`
+	NotRun    int            `json:"not_run"`
+	Differ    int            `json:"kernel_differs"`
+	ModelOnly int            `json:"not_in_kernel"`
+	Completed int            `json:"checksums_completed"`
+	Counts    map[string]int `json:"counts"` // by verdict and reason
+}
+
+func (t *trial) summary() error {
 	if t.opt.format == "json" {
-		return
+		s := trySummary{t.packets, t.skipped, t.differs, t.unseen, t.completed, t.counts}
+		return json.NewEncoder(t.app.out).Encode(map[string]trySummary{"summary": s})
 	}
 	var all []string
 	for what, n := range t.counts {
@@ -499,8 +511,9 @@ func (t *trial) summary() {
 	if t.completed > 0 {
 		all = append(all, fmt.Sprintf("%8d had a checksum that the sender left to its device: completed", t.completed))
 	}
-	fmt.Fprintf(t.app.out, "%s, %s, in %s\n%s", plural(t.packets, "packet"), t.x.Program().Name, where,
+	_, err := fmt.Fprintf(t.app.out, "%s, %s, in %s\n%s", plural(t.packets, "packet"), t.x.Program().Name, where,
 		joined(all))
+	return err
 }
 
 func joined(all []string) string {

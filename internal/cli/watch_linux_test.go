@@ -197,6 +197,53 @@ func TestWatch(t *testing.T) {
 	}
 }
 
+// Watch has the kernel measure programs, and no longer than it runs: also where it is killed.
+func TestWatchStats(t *testing.T) {
+	needs.Root(t)
+	built, list, err := build.Spec(t.Context(), "../../examples/gate/spec.cue", build.Options{})
+	if err != nil || list.Len() > 0 {
+		t.Fatal(err, list)
+	}
+	desc := glue.Desc(built.Plan)
+	socket := filepath.Join(t.TempDir(), "gate.sock")
+	relay, err := runtime.Load(&desc, built.Object(), runtime.Options{Control: control.Socket(socket)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	prog := relay.Programs()[0].Kernel()
+	measured := func() bool {
+		before, err1 := prog.Stats()
+		_, err2 := bpftest.Run(prog, ebpf.RunOptions{Data: make([]byte, 64)})
+		after, err3 := prog.Stats()
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		return after.RunCount > before.RunCount
+	}
+	becomes := func(what string, want bool) {
+		t.Helper()
+		// Another test may have them measured for a while.
+		if err := testnet.Until(30*time.Second, what, func() bool { return measured() == want }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	becomes("nothing is measured", false)
+	for _, leave := range []func(p *terminal) error{
+		func(p *terminal) error { _, err := p.master.WriteString("q"); return err },
+		func(p *terminal) error { return p.cmd.Process.Kill() },
+	} {
+		p := onTerminal(t, "watch", "--socket", socket)
+		p.press("", "gate", "running")
+		becomes("programs are measured", true)
+		if err := leave(p); err != nil {
+			t.Fatal(err)
+		}
+		_ = p.cmd.Wait() // killed, or 0
+		becomes("programs aren't measured any more", false)
+	}
+}
+
 // Where the relay ends, watch says so, and leaves.
 func TestWatchEnds(t *testing.T) {
 	needs.Root(t)

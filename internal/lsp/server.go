@@ -26,6 +26,7 @@ type Server struct {
 	Wait time.Duration
 
 	conn        *conn
+	slots       chan struct{} // taken while a check runs
 	docs        map[string]*document
 	utf8        bool
 	initialised bool
@@ -39,7 +40,7 @@ var ErrNoShutdown = errors.New("the editor ended without a shutdown request")
 // Serve reads requests until the client says exit, or the stream ends.
 func (s *Server) Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	s.conn = &conn{in: bufio.NewReader(in), out: out}
-	s.docs = map[string]*document{}
+	s.docs, s.slots = map[string]*document{}, make(chan struct{}, most)
 	ctx, cancel := context.WithCancel(ctx)
 	defer s.checks.Wait()
 	defer cancel()
@@ -225,6 +226,9 @@ func isSpec(d *document) bool {
 	return err == nil && path.Base(u.Path) == "spec.cue" || specText.MatchString(d.text)
 }
 
+// most is how many checks run at once: an editor may open a whole folder.
+const most = 4
+
 // check checks a document once it has rested for a while, and publishes what is found, unless it has changed meanwhile.
 func (s *Server) check(ctx context.Context, d *document, wait time.Duration) {
 	d.cancel()
@@ -243,6 +247,12 @@ func (s *Server) check(ctx context.Context, d *document, wait time.Duration) {
 			return
 		case <-rest.C:
 		}
+		select {
+		case <-ctx.Done():
+			return
+		case s.slots <- struct{}{}:
+		}
+		defer func() { <-s.slots }()
 		report, err := s.Check(ctx, snapshot.text)
 		if ctx.Err() != nil {
 			return

@@ -32,6 +32,8 @@ import (
 type Page struct {
 	// Public pages may be read by other machines, under the address or the name of this one.
 	Public bool
+	// Metrics are served at /metrics; nil: none are.
+	Metrics http.Handler
 
 	name    string
 	view    http.Handler // of the control socket, reading only
@@ -155,6 +157,9 @@ func (p *Page) Handler() http.Handler {
 	mux.HandleFunc("GET /history.json", p.history.serve)
 	mux.Handle("GET /v1/", p.view)
 	mux.Handle("GET /v1", p.view)
+	if p.Metrics != nil {
+		mux.Handle("GET /metrics", p.Metrics)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)

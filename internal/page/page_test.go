@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -58,6 +59,19 @@ func ask(p *Page, method, host, path string) *http.Response {
 	w := httptest.NewRecorder()
 	p.Handler().ServeHTTP(w, r)
 	return w.Result()
+}
+
+// Metrics are there where they are given.
+func TestMetrics(t *testing.T) {
+	p := newPage(t)
+	if got := ask(p, "GET", "localhost", "/metrics"); got.StatusCode != http.StatusNotFound {
+		t.Errorf("none are given: %s", got.Status)
+	}
+	p.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "up 1\n") })
+	got := ask(p, "GET", "localhost", "/metrics")
+	if text, err := io.ReadAll(got.Body); err != nil || string(text) != "up 1\n" {
+		t.Errorf("%q, %v", text, err)
+	}
 }
 
 // A web site whose name leads here gets nothing; neither does who wants to change something.

@@ -76,9 +76,6 @@ func (x *Trial) Before() *spec.Test { return x.t.src }
 // Program is the program that runs.
 func (x *Trial) Program() *ir.Program { return x.t.program }
 
-// Headers are the spec's.
-func (x *Trial) Headers() *packet.Headers { return x.hs }
-
 // Fate is what became of a packet.
 type Fate struct {
 	sim.Result
@@ -231,8 +228,8 @@ func (b *Beside) Run(p sim.Packet) (f *Fate, differs []string, why string, err e
 	if why == "" {
 		why = testrun.ShowsResult(b.x.t.program, &f.Result)
 	}
-	if why == "" && testrun.UsesRoutes(state.Plan()) {
-		why = "the kernel looks routes up, and knows none of this network"
+	if why == "" && b.x.t.src.Route != nil && testrun.UsesRoutes(state.Plan()) {
+		why = "the kernel looks the route up, and knows none like the test's"
 	}
 	if why != "" {
 		return f, nil, why, nil

@@ -6,13 +6,17 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/control"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -167,6 +171,43 @@ func TestUnreadRing(t *testing.T) {
 	}
 	if waiting, _ := l.relay.EventsWaiting(); waiting < size/4 {
 		t.Errorf("only %d of %d bytes are left for the server", waiting, size)
+	}
+}
+
+// A client that takes nothing is left after a while: its connection ends, and nothing is copied for it any more.
+func TestStuckClient(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lab.sock")
+	server := control.Socket(path)
+	server.SetPatience(300 * time.Millisecond)
+	relay, err := load(t, server, runtime.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	l := &lab{T: t, relay: relay, server: server, path: path}
+	for i := range 1000 {
+		s := call(i)
+		_, err := relay.Open("call", addrPort(s[0]), addrPort(s[1]), i, addrPort(s[3]), addrPort(s[4]))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, request := range []string{"/v1/events", "/v1/sessions/call?limit=1000"} {
+		c, err := net.Dial("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("GET " + request + " HTTP/1.1\r\nHost: relay\r\n\r\n")); err != nil {
+			t.Fatal(err)
+		}
+		l.until("a client that doesn't read "+request+" is left", func() bool {
+			if request == "/v1/events" {
+				l.emit(1000) // what its socket holds is full some time
+			}
+			_, err := c.Write([]byte("\r\n")) // fails once the other end is closed
+			return errors.Is(err, unix.EPIPE)
+		})
 	}
 }
 

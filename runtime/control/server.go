@@ -24,7 +24,7 @@ import (
 
 const (
 	// A client that sends or takes nothing for so long is left.
-	timeout = 10 * time.Second
+	usualPatience = 10 * time.Second
 	// A request has at most so many bytes. So many more are read, and dropped.
 	maxBody, maxDiscard = 1 << 20, 64 << 20
 )
@@ -117,7 +117,7 @@ func (s *Server) handler() http.Handler {
 			answer(w, nil, err)
 			return
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(timeout)) // a unix socket has deadlines
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.patience)) // a unix socket has deadlines
 		mux.ServeHTTP(w, r)
 	})
 }

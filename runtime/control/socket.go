@@ -39,7 +39,8 @@ type Server struct {
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 	closing  sync.Once
-	patching sync.Mutex // one change of a row's values at a time, since it reads what it doesn't change
+	patience time.Duration // with a client that sends or takes nothing; 0: the usual one
+	patching sync.Mutex    // one change of a row's values at a time, since it reads what it doesn't change
 }
 
 // Socket returns a server at a path, or with a relay's name.
@@ -180,10 +181,13 @@ func peerOf(c *net.UnixConn) (peer *unix.Ucred, err error) {
 func (s *Server) Serve(r *runtime.Relay) {
 	s.relay = r
 	s.rates = newRates(r)
+	if s.patience == 0 {
+		s.patience = usualPatience
+	}
 	s.http = &http.Server{
 		Handler:           s.handler(),
-		ReadHeaderTimeout: timeout,
-		ReadTimeout:       timeout,
+		ReadHeaderTimeout: s.patience,
+		ReadTimeout:       s.patience,
 		IdleTimeout:       5 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ConnContext:       withPeer,

@@ -13,6 +13,11 @@
 //	fastrelay_sessions_limit{relay,kind}                how many may be open at once
 //	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is
 //	                                                    attached to; 0 while that interface is gone
+//	fastrelay_lease_left_seconds{relay}                 for how long the kernel goes on without a renewal; 0: it has
+//	                                                    lapsed
+//	fastrelay_draining{relay}                           1 while the relay takes no new sessions and receivers
+//	fastrelay_next_hops{relay,state}                    next hops that rows need, by their state
+//	fastrelay_next_hops_missing{relay}                  those among them that packets can't leave by
 //	fastrelay_path_mtu_errors_total{relay,result}       ICMP errors about a path's MTU; result: taken, ignored
 //	fastrelay_path_mtu_receives{relay}                  1 where the relay receives these errors, 0 without CAP_NET_RAW
 //	fastrelay_path_mtus_kept{relay}                     MTUs of paths that the relay keeps, since the kernel doesn't
@@ -88,6 +93,7 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 // metrics are the series of a relay.
 type metrics struct {
 	packets, volume, named, sessions, limits, attached *family
+	lease, draining, hops, missing                     *family
 
 	paths  *pathFamilies
 	groups *groupFamilies
@@ -104,14 +110,25 @@ func newMetrics() *metrics {
 		},
 		attached: &family{name: "fastrelay_attached", typ: "gauge",
 			help: "1 for each interface that a program is attached to, 0 while that interface is gone."},
+		lease: &family{name: "fastrelay_lease_left_seconds", typ: "gauge",
+			help: "For how long the kernel goes on forwarding without a renewal."},
+		draining: &family{
+			name: "fastrelay_draining", typ: "gauge", help: "1 while the relay takes nothing new.",
+		},
+		hops: &family{name: "fastrelay_next_hops", typ: "gauge", help: "Next hops that rows need, by their state."},
+		missing: &family{
+			name: "fastrelay_next_hops_missing", typ: "gauge", help: "Next hops that packets can't leave by.",
+		},
 		paths:  newPathFamilies(),
 		groups: newGroupFamilies(),
 	}
 }
 
 func (m *metrics) families() []*family {
-	return slices.Concat([]*family{m.packets, m.volume, m.named, m.sessions, m.limits, m.attached}, m.paths.all(),
-		m.groups.all())
+	own := []*family{
+		m.packets, m.volume, m.named, m.sessions, m.limits, m.attached, m.lease, m.draining, m.hops, m.missing,
+	}
+	return slices.Concat(own, m.paths.all(), m.groups.all())
 }
 
 func (m *metrics) add(r *runtime.Relay) error {
@@ -148,11 +165,44 @@ func (m *metrics) add(r *runtime.Relay) error {
 	for i, n := range counters {
 		m.named.add(n, "relay", d.Name, "name", d.Counters[i])
 	}
+	m.addState(r)
 	for _, s := range d.Sessions {
 		m.sessions.add(uint64(r.OpenSessions(s.Name)), "relay", d.Name, "kind", s.Name)
 		m.limits.add(uint64(s.Size), "relay", d.Name, "kind", s.Name)
 	}
 	return nil
+}
+
+// hopStates are the states of next hops that rows have.
+var hopStates = []runtime.HopState{
+	runtime.HopDirect, runtime.HopNeighbour, runtime.HopLocal, runtime.HopUnreachable, runtime.HopBlackhole,
+	runtime.HopProhibit,
+}
+
+// addState adds what a relay is doing.
+func (m *metrics) addState(r *runtime.Relay) {
+	relay := []string{"relay", r.Desc().Name}
+	_, left := r.Lease()
+	m.lease.addText(strconv.FormatFloat(left.Seconds(), 'f', 3, 64), relay...)
+	draining := uint64(0)
+	if r.Draining() {
+		draining = 1
+	}
+	m.draining.add(draining, relay...)
+	if !r.Desc().HasHops() {
+		return
+	}
+	states, missing := map[runtime.HopState]uint64{}, uint64(0)
+	for _, h := range r.NextHops() {
+		states[h.State]++
+		if h.Missing() {
+			missing++
+		}
+	}
+	for _, state := range hopStates {
+		m.hops.add(states[state], append(slices.Clone(relay), "state", state.String())...)
+	}
+	m.missing.add(missing, relay...)
 }
 
 // pathFamilies are the series of relays that follow the MTUs of paths.
@@ -293,7 +343,9 @@ type family struct {
 }
 
 // add appends a series; labels are names and values in turn.
-func (f *family) add(v uint64, labels ...string) {
+func (f *family) add(v uint64, labels ...string) { f.addText(strconv.FormatUint(v, 10), labels...) }
+
+func (f *family) addText(v string, labels ...string) {
 	f.series.WriteString(f.name)
 	sep := byte('{')
 	for i := 0; i < len(labels); i += 2 {
@@ -301,7 +353,7 @@ func (f *family) add(v uint64, labels ...string) {
 		fmt.Fprintf(&f.series, `%s="%s"`, labels[i], escape.Replace(labels[i+1]))
 		sep = ','
 	}
-	fmt.Fprintf(&f.series, "} %d\n", v)
+	fmt.Fprintf(&f.series, "} %s\n", v)
 }
 
 var escape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)

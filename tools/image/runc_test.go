@@ -40,6 +40,7 @@ type container struct {
 	*testing.T
 	server string
 	state  string // runc's folder
+	chroot bool   // the test runs in a chroot
 	cmd    *exec.Cmd
 	log    bytes.Buffer
 	ended  chan error
@@ -154,10 +155,34 @@ func (c *container) runc(args ...string) *exec.Cmd {
 		args...)...)
 }
 
+// exec prepares a command of fastrelay-gen in the container.
+func (c *container) exec(args ...string) *exec.Cmd {
+	if c.chroot {
+		id := fmt.Sprint(user)
+		return exec.Command("nsenter", append([]string{"--target", fmt.Sprint(c.pid()), "--root", "--wd", "--setuid",
+			id, "--setgid", id, "/fastrelay-gen"}, args...)...)
+	}
+	return c.runc(append([]string{"exec", c.id(), "/fastrelay-gen"}, args...)...)
+}
+
+// pid is the server's process.
+func (c *container) pid() int {
+	c.Helper()
+	text, err := c.runc("state", c.id()).Output()
+	var state struct{ Pid int }
+	if err == nil {
+		err = json.Unmarshal(text, &state)
+	}
+	if err != nil {
+		c.Fatal(err)
+	}
+	return state.Pid
+}
+
 // tool runs fastrelay-gen in the container, as an exec probe does, and wants a status.
 func (c *container) tool(status int, args ...string) string {
 	c.Helper()
-	out, err := c.runc(append([]string{"exec", c.id(), "/fastrelay-gen"}, args...)...).CombinedOutput()
+	out, err := c.exec(args...).CombinedOutput()
 	got := 0
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		got = exit.ExitCode()
@@ -173,6 +198,7 @@ func (c *container) tool(status int, args ...string) string {
 // ready waits until the readiness probe succeeds.
 func (c *container) ready() {
 	c.Helper()
+	var said []byte
 	if err := testnet.Until(wait, "the relay is ready", func() bool {
 		select {
 		case err := <-c.ended:
@@ -180,23 +206,20 @@ func (c *container) ready() {
 			c.Fatal("the server has ended")
 		default:
 		}
-		return c.runc("exec", c.id(), "/fastrelay-gen", "check", "--socket", c.server).Run() == nil
+		var err error
+		said, err = c.exec("check", "--socket", c.server).CombinedOutput()
+		// runc enters the mount namespace, whose root is the container's only if it wasn't made in a chroot.
+		c.chroot = c.chroot || bytes.Contains(said, []byte("stat /fastrelay-gen: no such file"))
+		return err == nil
 	}); err != nil {
-		c.Fatal(err)
+		c.Fatalf("%v: %s", err, said)
 	}
 }
 
 // status returns a line of /proc/PID/status of the server.
 func (c *container) status(name string) string {
 	c.Helper()
-	text, err := c.runc("state", c.id()).Output()
-	var state struct{ Pid int }
-	if err == nil {
-		err = json.Unmarshal(text, &state)
-	}
-	if err == nil {
-		text, err = os.ReadFile(fmt.Sprintf("/proc/%d/status", state.Pid))
-	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.pid()))
 	if err != nil {
 		c.Fatal(err)
 	}

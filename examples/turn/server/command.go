@@ -64,21 +64,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	flags.Func("user", "`name=password` of a user; may be repeated", func(s string) error {
 		return o.addUser(s)
 	})
-	flags.Func("users", "`file` with a name=password on each line, which no list of processes shows", func(s string) error {
-		text, err := os.ReadFile(s)
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(text)) {
-			if line = strings.TrimSpace(line); line == "" {
-				continue
-			}
-			if err := o.addUser(line); err != nil {
-				return fmt.Errorf("%s: %w", s, err)
-			}
-		}
-		return nil
-	})
+	flags.Func("users", "`file` with a name=password on each line, which no list of processes shows", o.addUsers)
 	flags.Func("interfaces", "`devices` that packets come in through, separated by commas (default: all that are up)",
 		func(s string) error {
 			o.config.Interfaces = strings.Split(s, ",")
@@ -116,6 +102,22 @@ func (o *options) addUser(text string) error {
 		return errors.New("want name=password")
 	}
 	o.config.Users[name] = password
+	return nil
+}
+
+func (o *options) addUsers(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		if err := o.addUser(line); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
 	return nil
 }
 

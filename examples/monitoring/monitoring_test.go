@@ -1,0 +1,327 @@
+package monitoring
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
+)
+
+// The configuration and the rules are valid, and the rules do what they say.
+func TestFiles(t *testing.T) {
+	for _, args := range [][]string{
+		{"check", "config", "prometheus.yml"}, {"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"},
+	} {
+		if out, err := exec.Command("promtool", args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// series are the names in a text.
+var series = regexp.MustCompile(`\bfastrelay_[a-z_]+`)
+
+// The dashboard and the rules ask for series that there are, and docs/metrics.md describes all of them.
+func TestNames(t *testing.T) {
+	read := func(path string) []string {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := series.FindAllString(string(text), -1)
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	there := read("../../runtime/metrics/metrics.go")
+	described := read("../../docs/metrics.md")
+	for _, name := range there {
+		if !slices.Contains(described, name) {
+			t.Errorf("docs/metrics.md doesn't describe %s", name)
+		}
+	}
+	for _, file := range []string{"dashboard.json", "rules.yml", "rules_test.yml", "../../docs/metrics.md"} {
+		for _, name := range read(file) {
+			if !slices.Contains(there, name) {
+				t.Errorf("%s: there is no %s", file, name)
+			}
+		}
+	}
+}
+
+// empty are queries of the dashboard that have no answer here, and why.
+var empty = map[string]string{
+	"Path MTU errors": "a relay whose next hops are given by a test doesn't follow the MTUs of paths",
+	"Alerts":          "nothing is wrong for as long as an alert takes",
+}
+
+// prometheus is one that scrapes.
+type prometheus struct {
+	*testing.T
+	address string
+}
+
+// ask asks for values.
+func (p *prometheus) ask(path string, values url.Values, into any) error {
+	res, err := http.Get("http://" + p.address + path + "?" + values.Encode())
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	var answer struct {
+		Status, Error string
+		Data          json.RawMessage
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return fmt.Errorf("%s: %s: %w", path, text, err)
+	}
+	if answer.Status != "success" {
+		return errors.New(answer.Error)
+	}
+	return json.Unmarshal(answer.Data, into)
+}
+
+// results asks for the present values of an expression.
+func (p *prometheus) results(expr string) (n int, err error) {
+	var data struct{ Result []json.RawMessage }
+	err = p.ask("/api/v1/query", url.Values{"query": {expr}}, &data)
+	return len(data.Result), err
+}
+
+// start starts a Prometheus as prometheus.yml says, but once a second.
+func start(t *testing.T, target string) *prometheus {
+	t.Helper()
+	text, err := os.ReadFile("prometheus.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := filepath.Abs("rules.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := strings.NewReplacer("15s", "1s", "rules.yml", rules, "127.0.0.1:8080", target).Replace(string(text))
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "config.yml"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &prometheus{t, l.Addr().String()}
+	l.Close() // it is free, unless another process takes it in this moment
+	cmd := exec.Command("prometheus", "--config.file="+filepath.Join(dir, "config.yml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address, "--log.level=warn")
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := testnet.StartChild(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait() // killed
+		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
+			t.Logf("prometheus:\n%s", text)
+		}
+		log.Close()
+	})
+	return p
+}
+
+// lab is a relay that has all that there are series of: sessions, groups, credits, events, counters.
+func lab(t *testing.T) *runtime.Relay {
+	t.Helper()
+	built, list, err := build.Spec(t.Context(), "../../runtime/control/testdata/spec.cue", build.Options{})
+	if err != nil || list.Len() > 0 {
+		t.Fatal(err, list)
+	}
+	desc := glue.Desc(built.Plan)
+	host, err := testnet.Start(t).Host("relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Run("ip", "link", "add", "in0", "type", "veth", "peer", "name", "out0"); err != nil {
+		t.Fatal(err)
+	}
+	var relay *runtime.Relay
+	if err := host.Do(func() (err error) {
+		relay, err = runtime.Load(&desc, built.Object(), runtime.Options{
+			Logger: slog.New(slog.DiscardHandler),
+			Routes: func(_, to netip.Addr) runtime.Hop {
+				if to == netip.MustParseAddr("203.0.113.99") {
+					return runtime.Hop{State: runtime.HopUnreachable}
+				}
+				return runtime.Hop{State: runtime.HopDirect, Ifindex: 1, MTU: 1500}
+			},
+		})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { relay.Close() })
+	if err := relay.Program("calls").Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	ep := netip.MustParseAddrPort
+	for i := range 100 {
+		if _, err := relay.Open("call", ep("198.51.100.7:40001"), ep("192.0.2.1:7000"), i, ep("192.0.2.1:50000"),
+			ep("203.0.113.9:7000")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	group, err := relay.GroupKind("viewers").Open(t.Context(), ep("198.51.100.7:40001"), 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{"203.0.113.9:6001", "203.0.113.99:6001"} {
+		if _, err := group.Add(t.Context(), ep("192.0.2.1:7000"), ep(to), 77); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return relay
+}
+
+// A Prometheus scrapes a relay under load: each query of the dashboard has an answer, and the rules can be evaluated.
+func TestDashboard(t *testing.T) {
+	needs.Root(t)
+	relay := lab(t)
+	stop := make(chan struct{})
+	var load sync.WaitGroup
+	for program, number := range map[string]byte{"calls": 7, "spread": 9} {
+		load.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				packet := frame(number + byte(i%2)*200) // every second one is of nothing that is open
+				_, err := bpftest.Run(relay.Program(program).Kernel(), ebpf.RunOptions{Data: packet})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	defer load.Wait()
+	defer close(stop)
+	server := httptest.NewServer(metrics.Handler(relay))
+	defer server.Close()
+	p := start(t, server.Listener.Addr().String())
+	until := func(what string, holds func() error) {
+		t.Helper()
+		var last error
+		if err := testnet.Until(20*time.Second, what, func() bool { last = holds(); return last == nil }); err != nil {
+			t.Errorf("%v: %v", err, last)
+		}
+	}
+	some := func(expr string) func() error {
+		return func() error {
+			n, err := p.results(expr)
+			if err == nil && n == 0 {
+				err = errors.New("no data")
+			}
+			return err
+		}
+	}
+	until("it scrapes the relay", some(`up{job="fastrelay"} == 1 and on () sum(rate(fastrelay_packets_total[5s])) > 0`))
+	text, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	asked := 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			expr := strings.NewReplacer("$relay", ".*", "$__rate_interval", "5s").Replace(target.Expr)
+			asked++
+			if empty[panel.Title] == "" {
+				until(panel.Title+": "+expr, some(expr))
+			} else if n, err := p.results(expr); err != nil || n > 0 {
+				t.Errorf("%s: %d results, %v, though %s", panel.Title, n, err, empty[panel.Title])
+			}
+		}
+	}
+	if asked < 20 {
+		t.Errorf("only %d queries were asked", asked)
+	}
+	until("the rules are evaluated", func() error {
+		var data struct {
+			Groups []struct {
+				Rules []struct{ Name, Health, LastError string }
+			}
+		}
+		if err := p.ask("/api/v1/rules", nil, &data); err != nil {
+			return err
+		}
+		for _, g := range data.Groups {
+			for _, r := range g.Rules {
+				if r.Health != "ok" {
+					return fmt.Errorf("%s: %s: %s", r.Name, r.Health, r.LastError)
+				}
+			}
+		}
+		if len(data.Groups) != 1 || len(data.Groups[0].Rules) < 10 {
+			return errors.New("rules are missing")
+		}
+		return nil
+	})
+}
+
+// frame is a packet of a call or a stream.
+func frame(number byte) []byte {
+	f := make([]byte, 14, 64)
+	f[12] = 8
+	f = append(f, 0x45, 0, 0, 30, 0, 0, 0, 0, 64, 17, 0, 0, 198, 51, 100, 7, 192, 0, 2, 1)
+	sum := uint32(0)
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(f[i])<<8 | uint32(f[i+1])
+	}
+	sum = ^(sum + sum>>16)
+	f[24], f[25] = byte(sum>>8), byte(sum)
+	f = append(f, 0x9c, 0x41, 0x1b, 0x58, 0, 10, 0, 0, 0, number) // from port 40001 to 7000
+	return append(f, make([]byte, 16)...)
+}
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
