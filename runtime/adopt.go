@@ -177,30 +177,33 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 			return err
 		}
 	}
-	now := time.Now()
-	deadline := r.slots.mem.Load64(s.slot, abi.SlotDeadline)
-	lifetime, idle := s.desc.Lifetime, time.Duration(s.desc.Idle)
-	switch end := r.clock.time(deadline); {
-	case lifetime > 0:
-		s.expires = now.Add(lifetime)
-		if deadline != never && end.Before(s.expires) {
-			s.expires = end
-		}
-	case idle == 0 && deadline != never: // RefreshFor has given it
-		s.expires = end
-	}
-	if idle > 0 {
-		s.idle = now.Add(idle)
-		last, err := s.LastUsed()
-		if err != nil {
-			return err
-		}
-		if !last.IsZero() {
-			s.idle = last.Add(idle)
-		}
+	if err := s.adoptEnds(); err != nil {
+		return err
 	}
 	r.enter(s)
 	return nil
+}
+
+// adoptEnds finds out when a session ends. The kernel has one deadline: where there is an idle time, it may be that
+// one's, and the lifetime begins anew, so that no session ends that is used.
+func (s *Session) adoptEnds() error {
+	r, now := s.relay, time.Now()
+	if s.desc.Lifetime > 0 {
+		s.expires = now.Add(s.desc.Lifetime)
+	}
+	if s.desc.Idle == 0 {
+		deadline := r.slots.mem.Load64(s.slot, abi.SlotDeadline)
+		if end := r.clock.time(deadline); deadline != never && (s.expires.IsZero() || end.Before(s.expires)) {
+			s.expires = end // also one that RefreshFor has given
+		}
+		return nil
+	}
+	s.idle = now.Add(s.desc.Idle)
+	last, err := s.LastUsed()
+	if err == nil && !last.IsZero() {
+		s.idle = last.Add(s.desc.Idle)
+	}
+	return err
 }
 
 // adoptHops follows the hops in the rows of a table that is no session's.

@@ -38,7 +38,8 @@ func (s *Session) Refresh() error { return s.RefreshFor(0) }
 
 // RefreshFor is Refresh for a session that has to end by itself if nobody refreshes it: it ends after d, used or not,
 // or after its kind's lifetime where that is shorter; 0 is Refresh. The kernel knows this end as well, so that it comes
-// on time where this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time.)
+// on time where this process has died. (A successor that adopts the relay keeps it, unless the kind has an idle time:
+// then only the kind's lifetime counts, and begins anew.)
 func (s *Session) RefreshFor(d time.Duration) error {
 	r := s.relay
 	r.mu.Lock()

@@ -417,3 +417,45 @@ func TestPinsAreRemoved(t *testing.T) {
 		t.Errorf("a failed Load left the folder: %v", err)
 	}
 }
+
+// A successor keeps the ends of sessions; where a kind has a lifetime and an idle time, no session that is used ends
+// early.
+func TestAdoptEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name                    string
+		lifetime, idle, refresh time.Duration
+		expires, next           time.Duration // of the adopted session; 0: none
+	}{
+		{"none", 0, 0, 0, 0, 0},
+		{"lifetime", time.Hour, 0, 0, time.Hour, time.Hour},
+		{"lifetime, shortened", time.Hour, 0, time.Minute, time.Minute, time.Minute},
+		{"an end that was given", 0, 0, time.Minute, time.Minute, time.Minute},
+		{"idle", 0, time.Minute, 0, 0, time.Minute},
+		{"both", time.Hour, time.Minute, 0, time.Hour, time.Minute},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			desc := flowDesc()
+			desc.Sessions[0].Lifetime, desc.Sessions[0].Idle = tt.lifetime, tt.idle
+			opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: time.Minute, Routes: someHop}
+			old := mustLoad(t, desc, build(t), opt)
+			was := open(t, old, 1)
+			if err := was.RefreshFor(tt.refresh); err != nil {
+				t.Fatal(err)
+			}
+			if err := old.Close(); err != nil {
+				t.Fatal(err)
+			}
+			opt.Linger = 0
+			now := mustLoad(t, desc, build(t), opt)
+			s := now.sessions[was.slot]
+			about := func(what string, end time.Time, want time.Duration) {
+				if got := time.Until(end); end.IsZero() != (want == 0) ||
+					want != 0 && (got > want+time.Second || got < want-10*time.Second) {
+					t.Errorf("%s: %v from now, want %v", what, got, want)
+				}
+			}
+			about("the end of its lifetime", s.expires, tt.expires)
+			about("its next end", s.next(), tt.next)
+		})
+	}
+}
