@@ -107,8 +107,13 @@ func TestLanguageServer(t *testing.T) {
 	checks := func(want bool, what string) {
 		t.Helper()
 		err := testnet.Until(20*time.Second, what, func() bool {
-			err := exec.Command("pgrep", "-P", strconv.Itoa(cmd.Process.Pid)).Run() // fails if there are none
-			return (err == nil) == want
+			running := false // a child of one of its threads (CONFIG_PROC_CHILDREN)
+			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", cmd.Process.Pid))
+			for _, file := range threads {
+				children, err := os.ReadFile(file)
+				running = running || err == nil && len(children) > 0
+			}
+			return err == nil && len(threads) > 0 && running == want
 		})
 		if err != nil {
 			t.Fatal(err)

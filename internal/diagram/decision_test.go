@@ -124,20 +124,22 @@ func TestPlacesOfReasons(t *testing.T) {
 	gate := stages(t, "../../examples/gate/spec.cue", "long")
 	elements := stages(t, "../../golden/elements/spec.cue", "sort")
 	video := stages(t, "../../examples/sfu/spec.cue", "video")
+	turn := stages(t, "../../examples/turn/spec.cue", "to_peer")
 	for _, c := range []struct {
 		got  []string
 		want []string
 	}{
 		{gate["header long"], []string{"truncated", "gso_packet", "long_form"}},
 		{gate["condition"], []string{"no_match"}},
-		{gate["5 rows"], []string{"no_totals", "changing"}},
+		{turn["row"], []string{"no_by_channel", "changing"}},
 		{elements["condition"], []string{"no_match"}}, // what rule 1 finds in the packet is found before
-		{gate["rule 1"], []string{"pass"}},
+		{gate["rule 1"], []string{"pass", "changing"}},
 		{gate["rule 6"], []string{"closed"}},
 		// What rules share by CUE's let is at each of them.
-		{gate["rule 9"], []string{"pass", "over_source", "over_network", "over_total", "changing", "full_attempts"}},
+		{gate["rule 9"], []string{"pass", "over_source", "over_network", "over_total", "changing", "full_attempts",
+			"no_totals", "no_networks"}},
 		{gate["rule 11"], []string{"pass", "over_network", "over_newcomers", "changing", "full_attempts",
-			"no_networks"}},
+			"no_totals", "no_networks"}},
 		// What sending checks in a header is at the rule that sends.
 		{video["header udp"], []string{"truncated", "not_udp", "udp_length", "gso_packet"}},
 		{video["rule 2"], []string{"pass", "full_streams", "partial_checksum", "no_subscribers", "no_memory", "fault"}},
