@@ -140,7 +140,8 @@ func runLive(t *testing.T, c compiled, d device, config fuzz.Config) *fuzz.Repor
 	t.Helper()
 	skbfacts.Allowed = d.ways
 	defer func() { skbfacts.Allowed = skbfacts.All }()
-	config.Spec, config.Plan, config.Object, config.Seed = c.spec, c.plan, c.object, *flagSeed
+	config.Spec, config.Plan, config.Object = c.spec, c.plan, c.object
+	config.Seed += *flagSeed
 	r, err := fuzz.RunLive(context.Background(), config, d.offload)
 	if err != nil {
 		t.Fatal(err)
