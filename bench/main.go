@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
@@ -21,6 +22,7 @@ import (
 )
 
 func main() {
+	slog.SetLogLoggerLevel(slog.LevelWarn) // that a relay is attached is no news here
 	turnlab.Main()
 	fanout.Main()
 	quicproxy.Main()

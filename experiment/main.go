@@ -7,6 +7,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"os/signal"
@@ -34,6 +35,7 @@ var experiments = map[string]func(context.Context, *trial.Book) error{
 }
 
 func main() {
+	slog.SetLogLoggerLevel(slog.LevelWarn) // that a relay is attached is no news here
 	// Copies of this program measure a processor, or count beside a transfer.
 	turnlab.Main()
 	congestion.Main()
