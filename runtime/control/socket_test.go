@@ -424,7 +424,7 @@ func TestLongLists(t *testing.T) {
 		// One in a hundred may wait a little, for a lock that is held for some microseconds. The machine may have other
 		// things to do for a moment, so one in a thousand may.
 		if one.busy.at(0.5) > 2*one.quiet.at(0.5) || one.busy.at(0.99) > max(time.Millisecond, 5*one.quiet.at(0.99)) ||
-			one.busy.at(0.999) > max(50*time.Millisecond, 5*one.quiet.at(0.999)) {
+			one.busy.at(0.999) > max(20*time.Millisecond, 5*one.quiet.at(0.999)) {
 			t.Errorf("%s have waited", one.what)
 		}
 	}

@@ -42,8 +42,8 @@ func FieldMembers(fields []abi.Field) []abi.Member {
 	return out
 }
 
-// Encode returns the JSON value of a value as package runtime has it. State (credits, …) has been made a value of this
-// package before.
+// Encode returns the JSON value of a value as package runtime has it. State (credits, …) has been made a value of
+// this package before.
 func Encode(v any) any {
 	switch v := v.(type) {
 	case []byte:

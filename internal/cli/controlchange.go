@@ -1,0 +1,436 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
+)
+
+// Commands that change a relay that runs, or wait for it.
+
+// open opens a session or a group.
+func (l *live) open(name string, words []string, lifetime time.Duration) error {
+	k, err := l.kind(name, "session", "group")
+	if err != nil {
+		return err
+	}
+	if k.what == "session" {
+		fields, err := assign(name, k.Values, words)
+		if err != nil {
+			return err
+		}
+		var s api.Session
+		at := "/v1/sessions/" + name
+		if lifetime > 0 {
+			at += fmt.Sprintf("?lifetime=%v", lifetime.Seconds())
+		}
+		if err := l.do("POST", at, fields, &s); err != nil {
+			return err
+		}
+		return l.print(s, fmt.Sprintf("%s %s is open%s\n", name, s.ID, trouble(s.Hops)))
+	}
+	if lifetime > 0 {
+		return usage("--lifetime is for sessions, and %s is a group", name)
+	}
+	parts := split(words)
+	key, err := assign(name, k.Key, parts[0])
+	if err != nil {
+		return err
+	}
+	want := api.OpenGroup{Key: key}
+	for _, words := range parts[1:] {
+		v, err := assign("a receiver of "+name, k.Values, words)
+		if err != nil {
+			return err
+		}
+		want.Receivers = append(want.Receivers, v)
+	}
+	var g api.Group
+	if err := l.do("POST", "/v1/groups/"+name, want, &g); err != nil {
+		return err
+	}
+	return l.print(g, fmt.Sprintf("%s %s is open, with %s\n", name, g.ID, plural(g.Receivers, "receiver")))
+}
+
+// split splits words at slashes.
+func split(words []string) [][]string {
+	out := [][]string{nil}
+	for _, w := range words {
+		if w == "/" {
+			out = append(out, nil)
+		} else {
+			out[len(out)-1] = append(out[len(out)-1], w)
+		}
+	}
+	return out
+}
+
+// trouble says which next hops are missing.
+func trouble(hops []api.NextHop) string {
+	text := ""
+	for _, h := range hops {
+		if h.Missing != "" {
+			text += fmt.Sprintf("; to %s: %s", h.To, h.Missing)
+		}
+	}
+	return text
+}
+
+// print prints an answer for machines or for people.
+func (l *live) print(answer any, text string) error {
+	if l.machine {
+		return l.json(answer)
+	}
+	_, err := fmt.Fprint(l.out, text)
+	return err
+}
+
+// close closes sessions, a group, some of its receivers, or removes a row.
+func (l *live) close(name string, words []string, all bool) error {
+	k, err := l.kind(name, "session", "group", "table")
+	if err != nil {
+		return err
+	}
+	if k.what == "session" {
+		return l.closeSessions(k, words, all)
+	}
+	key, rest := cutKey(k, words)
+	id, err := keyText(name, k.Key, key)
+	if err != nil {
+		return err
+	}
+	at := "/v1/" + k.what + "s/" + name + "/" + api.Escape(id)
+	if len(rest) == 0 {
+		if err := l.do("DELETE", at, nil, nil); err != nil {
+			return err
+		}
+		return l.print(map[string]string{"closed": id}, fmt.Sprintf("%s %s is closed\n", name, id))
+	}
+	change := api.ChangeGroup{}
+	for _, word := range rest {
+		n, err := strconv.ParseUint(word, 10, 32)
+		if k.what != "group" || err != nil {
+			return usage("%q is neither a part of the key of %s nor a receiver's number", word, name)
+		}
+		change.Remove = append(change.Remove, uint32(n))
+	}
+	var done api.GroupChanged
+	if err := l.do("PATCH", at, change, &done); err != nil {
+		return err
+	}
+	return l.print(done, fmt.Sprintf("%s %s has %s\n", name, id, plural(done.Receivers, "receiver")))
+}
+
+// which finds sessions by ID, or by their fields.
+func (l *live) which(k *kindOf, words []string, all bool) (ids []string, err error) {
+	if len(words) == 0 && !all {
+		return nil, usage("which %s?", k.Name).hint("name an ID, or fields; --all means all")
+	}
+	var given []string
+	for _, w := range words {
+		if strings.Contains(w, "=") {
+			given = append(given, w)
+		} else {
+			ids = append(ids, w)
+		}
+	}
+	fields, err := assign(k.Name, k.Values, given)
+	if err != nil {
+		return nil, err
+	}
+	if len(fields) > 0 || all {
+		sessions, err := api.All[api.Session](l.ctx, l.client, "/v1/sessions/"+k.Name)
+		if err != nil {
+			return nil, controlError(l.client.Path, err)
+		}
+		for _, s := range sessions {
+			differs := func(m api.Named) bool { return !equal(s.Fields.Get(m.Name), m.Value) }
+			if !slices.ContainsFunc(fields, differs) {
+				ids = append(ids, s.ID)
+			}
+		}
+	}
+	if len(ids) == 0 && !all {
+		return nil, &diag.Diagnostic{Code: codeRelay, Message: fmt.Sprintf("no open %s has these fields", k.Name),
+			Hint: "fastrelay-gen show sessions " + k.Name + " lists those that are open"}
+	}
+	return ids, nil
+}
+
+// closeSessions closes those that are named by ID, or whose fields are as given.
+func (l *live) closeSessions(k *kindOf, words []string, all bool) error {
+	ids, err := l.which(k, words, all)
+	if err != nil {
+		return err
+	}
+	var done api.Closed
+	if len(ids) > 0 {
+		if err := l.do("POST", "/v1/close/"+k.Name, api.CloseSessions{IDs: ids}, &done); err != nil {
+			return err
+		}
+	}
+	return l.print(done, fmt.Sprintf("%s closed\n", plural(done.Closed, "session")))
+}
+
+// refresh gives sessions their whole time again, or a time after which they end.
+func (l *live) refresh(name string, words []string, all bool, lifetime time.Duration) error {
+	k, err := l.kind(name, "session")
+	if err != nil {
+		return err
+	}
+	ids, err := l.which(k, words, all)
+	if err != nil {
+		return err
+	}
+	var done api.Refreshed
+	want := api.RefreshSessions{IDs: ids, Lifetime: lifetime.Seconds()}
+	if err := l.do("POST", "/v1/refresh/"+k.Name, want, &done); err != nil {
+		return err
+	}
+	text := plural(done.Refreshed, "session") + " refreshed\n"
+	for _, id := range done.Over {
+		text += fmt.Sprintf("%s %s is over, or was never open\n", name, id)
+	}
+	if err := l.print(done, text); err != nil || len(done.Over) == 0 {
+		return err
+	}
+	return exit(statusDiffers)
+}
+
+// setSession changes fields of a session.
+func (l *live) setSession(k *kindOf, words []string) error {
+	parts := split(words)
+	if len(parts) == 1 && len(words) > 0 { // ID NAME=VALUE…
+		parts = [][]string{words[:1], words[1:]}
+	}
+	if len(parts) != 2 || len(parts[1]) == 0 {
+		return usage("which values of which %s?", k.Name).
+			hint("set %[1]s ID NAME=VALUE…, or set %[1]s NAME=VALUE… / NAME=VALUE…: which one, its new values",
+				k.Name)
+	}
+	ids, err := l.which(k, parts[0], false)
+	if err != nil {
+		return err
+	}
+	if len(ids) > 1 {
+		return usage("%d sessions are so", len(ids)).hint("name one: %s", strings.Join(ids[:min(len(ids), 5)], ", "))
+	}
+	fields, err := assign(k.Name, k.Values, parts[1])
+	if err != nil {
+		return err
+	}
+	var s api.Session
+	if err := l.do("PATCH", "/v1/sessions/"+k.Name+"/"+api.Escape(ids[0]), fields, &s); err != nil {
+		return err
+	}
+	return l.print(s, fmt.Sprintf("%s %s: %s%s\n", k.Name, s.ID, objectText(s.Fields), trouble(s.Hops)))
+}
+
+// equal compares a value of an answer with one that was given.
+func equal(answer, given any) bool {
+	a, err1 := json.Marshal(answer)
+	b, err2 := json.Marshal(given)
+	return err1 == nil && err2 == nil && string(a) == string(b)
+}
+
+// set changes a session, or puts or changes a row, or changes a receiver, or adds one.
+func (l *live) set(name string, words []string) error {
+	k, err := l.kind(name, "session", "table", "group")
+	if err != nil {
+		return err
+	}
+	switch k.what {
+	case "session":
+		return l.setSession(k, words)
+	case "group":
+		return l.setReceiver(k, words)
+	}
+	key, rest := cutKey(k, words)
+	id, err := keyText(name, k.Key, key)
+	if err != nil {
+		return err
+	}
+	values, err := assign(name, k.Values, rest)
+	if err != nil {
+		return err
+	}
+	at := "/v1/tables/" + name + "/" + api.Escape(id)
+	method := "PATCH"
+	err = l.client.Get(l.ctx, at, nil)
+	var p *api.Problem
+	if errors.As(err, &p) && p.Code == api.CodeNotFound {
+		method = "PUT"
+	}
+	var row api.Row
+	if err := l.do(method, at, values, &row); err != nil {
+		return err
+	}
+	return l.print(row, fmt.Sprintf("%s %s: %s%s\n", name, row.ID, objectText(row.Value), trouble(row.Hops)))
+}
+
+// setReceiver reads KEY=V… / ID NAME=V… or, for a new one, KEY=V… / NAME=V….
+func (l *live) setReceiver(k *kindOf, words []string) error {
+	parts := split(words)
+	if len(parts) != 2 || len(parts[1]) == 0 {
+		return usage("which receiver of %s?", k.Name).
+			hint("set %s KEY=VALUE… / ID NAME=VALUE… changes one; without ID, it adds one", k.Name)
+	}
+	id, err := keyText(k.Name, k.Key, parts[0])
+	if err != nil {
+		return err
+	}
+	change := api.ChangeGroup{}
+	number, err := strconv.ParseUint(parts[1][0], 10, 32)
+	rest := parts[1]
+	if err == nil {
+		rest = rest[1:]
+	}
+	values, err2 := assign("a receiver of "+k.Name, k.Values, rest)
+	if err2 != nil {
+		return err2
+	}
+	if err == nil {
+		change.Set = []api.ChangeReceiver{{ID: uint32(number), Values: values}}
+	} else {
+		change.Add = []api.Object{values}
+	}
+	var done api.GroupChanged
+	if err := l.do("PATCH", "/v1/groups/"+k.Name+"/"+api.Escape(id), change, &done); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("receiver %d of %s %s is changed\n", number, k.Name, id)
+	if len(done.Added) > 0 {
+		text = fmt.Sprintf("receiver %d of %s %s is added\n", done.Added[0], k.Name, id)
+	}
+	return l.print(done, text)
+}
+
+// attach attaches or detaches programs.
+func (l *live) attach(method string, places []string) error {
+	type place struct{ program, iface string }
+	var all []place
+	for _, text := range places {
+		program, iface, ok := strings.Cut(text, "=")
+		if !ok || program == "" || iface == "" {
+			return usage("%q isn't PROGRAM=INTERFACE", text).hint("for example %s=eth0", l.info.Programs[0])
+		}
+		all = append(all, place{program, iface})
+	}
+	out := []api.Program{}
+	for _, at := range all {
+		var p api.Program
+		err := l.do(method, "/v1/programs/"+api.Escape(at.program)+"/attachments/"+api.Escape(at.iface), nil, &p)
+		if err != nil {
+			return err
+		}
+		out = append(out, p)
+	}
+	text := ""
+	for _, p := range out {
+		text += p.Name + ": " + attachmentList(p) + "\n"
+	}
+	return l.print(out, text)
+}
+
+func attachmentList(p api.Program) string {
+	if len(p.Attachments) == 0 {
+		return "not attached"
+	}
+	var places []string
+	for _, at := range p.Attachments {
+		text := fmt.Sprintf("%s (%s)", at.Interface, at.How)
+		if !at.Attached {
+			text = at.Interface + " (" + at.Error + ")"
+		}
+		places = append(places, text)
+	}
+	return strings.Join(places, ", ")
+}
+
+// drain waits until nothing is open.
+func (l *live) drain(limit time.Duration, closeRest, undo bool) error {
+	if undo {
+		if err := l.do("DELETE", "/v1/drain", nil, nil); err != nil {
+			return err
+		}
+		return l.print(map[string]bool{"draining": false}, l.info.Name+" takes new sessions again\n")
+	}
+	var done api.Drained
+	body := api.Drain{Limit: limit.Seconds(), Close: closeRest}
+	if err := l.client.Do(l.ctx, "POST", "/v1/drain", body, &done); err != nil {
+		return controlError(l.client.Path, err)
+	}
+	text := fmt.Sprintf("%s is drained, and takes nothing new\n", l.info.Name)
+	if !done.Drained {
+		text = fmt.Sprintf("%s takes nothing new; %s and %s are left\n", l.info.Name, plural(done.Sessions, "session"),
+			plural(done.Receivers, "receiver"))
+	}
+	if err := l.print(done, text); err != nil || done.Drained {
+		return err
+	}
+	return exit(statusDiffers)
+}
+
+// events prints events as they come.
+func (l *live) events(names []string) error {
+	err := l.client.Events(l.ctx, names, func(name string, data json.RawMessage) error {
+		if l.machine {
+			_, err := fmt.Fprintf(l.out, "%s\n", data)
+			return err
+		}
+		if name == "missed" {
+			var m api.Missed
+			if err := json.Unmarshal(data, &m); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(l.out, "%s were missed\n", plural(int(m.Missed), "event"))
+			return err
+		}
+		var e api.Event
+		if err := json.Unmarshal(data, &e); err != nil {
+			return err
+		}
+		to := ""
+		if v := e.Receiver; v != nil {
+			to = fmt.Sprintf(" to %s %s, %d", v.Group, v.Key, v.ID)
+		}
+		_, err := fmt.Fprintf(l.out, "%s %s%s: %s\n", e.Time.Format("15:04:05.000000"), e.Event, to,
+			objectText(e.Fields))
+		return err
+	})
+	if errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return controlError(l.client.Path, err)
+}
+
+// stop ends the relay's process, and returns when it has ended: its socket goes first, and its pins last.
+func (l *live) stop() error {
+	p := listener(l.client.Path)
+	defer p.close()
+	if err := l.do("POST", "/v1/stop", nil, nil); err != nil {
+		return err
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := l.client.Get(l.ctx, "/v1", nil)
+		if (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)) && p.ended() {
+			return l.print(map[string]bool{"stopped": true}, l.info.Name+" has ended\n")
+		}
+		select {
+		case <-l.ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
