@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"math/big"
 	"net/netip"
 	"os"
@@ -55,6 +56,7 @@ var build = sync.OnceValue(func() error {
 type process struct {
 	t     *testing.T
 	cmd   *exec.Cmd
+	in    io.Writer
 	lines chan string
 	name  string
 }
@@ -64,12 +66,14 @@ func start(t *testing.T, host *testnet.Host, name string, args ...string) *proce
 	cmd := host.Command(context.Background(), name, args...)
 	out, err := cmd.StdoutPipe()
 	check(t, err)
+	in, err := cmd.StdinPipe()
+	check(t, err)
 	var say strings.Builder
 	cmd.Stderr = &say
 	cmd.Env = append(os.Environ(), asCommand+"=1")
 	check(t, testnet.StartChild(cmd))
 	name = filepath.Base(name) + " " + strings.Join(args, " ")
-	p := &process{t: t, cmd: cmd, lines: make(chan string, 1<<16), name: name}
+	p := &process{t: t, cmd: cmd, in: in, lines: make(chan string, 1<<16), name: name}
 	go func() {
 		defer close(p.lines)
 		for s := bufio.NewScanner(out); s.Scan(); {
@@ -152,11 +156,12 @@ func (b *bed) stats() server.Stats {
 	return s
 }
 
-// endpoints are the two sides of a connection.
+// endpoints are the two sides of a connection. The client sends portions of bytes: the first at once, others when next
+// is called.
 type endpoints struct {
 	name     string
 	clientID int // bytes of the client's connection IDs
-	client   func(b *bed, bytes int) *process
+	client   func(b *bed, portions ...int) *process
 	server   func(b *bed) *process
 }
 
@@ -164,17 +169,17 @@ type endpoints struct {
 // other one after every `change` bytes.
 func aioquic(clientID, serverID, change int) endpoints {
 	python, script := absolute(cache+"/python/bin/python"), absolute("endpoints/aioquic_endpoint.py")
-	side := func(b *bed, host *testnet.Host, side, at string, id, bytes int) *process {
+	side := func(b *bed, host *testnet.Host, side, at string, id int, portions ...int) *process {
 		return start(b.T, host, python, script, side, at, strconv.Itoa(targetPort), "--certificates", b.folder,
-			"--id", strconv.Itoa(id), "--bytes", strconv.Itoa(bytes), "--change", strconv.Itoa(change))
+			"--id", strconv.Itoa(id), "--bytes", list(portions), "--change", strconv.Itoa(change))
 	}
 	return endpoints{
 		name: fmt.Sprintf("aioquic %d %d", clientID, serverID), clientID: clientID,
-		client: func(b *bed, bytes int) *process {
-			return side(b, b.line.Client, "client", "127.0.0.1", clientID, bytes)
+		client: func(b *bed, portions ...int) *process {
+			return side(b, b.line.Client, "client", "127.0.0.1", clientID, portions...)
 		},
 		server: func(b *bed) *process {
-			return side(b, b.line.Peer, "server", b.target().String(), serverID, 0)
+			return side(b, b.line.Peer, "server", b.target().String(), serverID)
 		},
 	}
 }
@@ -182,17 +187,25 @@ func aioquic(clientID, serverID, change int) endpoints {
 // quinn starts endpoints of quinn. Each side retires its own IDs after their lifetime.
 func quinn(clientID, serverID int, lifetime time.Duration) endpoints {
 	program := absolute(cache + "/quinn/release/quinn-endpoint")
-	side := func(b *bed, host *testnet.Host, side string, at netip.Addr, id, bytes int) *process {
+	side := func(b *bed, host *testnet.Host, side string, at netip.Addr, id int, portions ...int) *process {
 		return start(b.T, host, program, side, netip.AddrPortFrom(at, targetPort).String(), b.folder, strconv.Itoa(id),
-			strconv.FormatInt(lifetime.Milliseconds(), 10), strconv.Itoa(bytes))
+			strconv.FormatInt(lifetime.Milliseconds(), 10), list(portions))
 	}
 	return endpoints{
 		name: fmt.Sprintf("quinn %d %d", clientID, serverID), clientID: clientID,
-		client: func(b *bed, bytes int) *process {
-			return side(b, b.line.Client, "client", netip.AddrFrom4([4]byte{127, 0, 0, 1}), clientID, bytes)
+		client: func(b *bed, portions ...int) *process {
+			return side(b, b.line.Client, "client", netip.AddrFrom4([4]byte{127, 0, 0, 1}), clientID, portions...)
 		},
-		server: func(b *bed) *process { return side(b, b.line.Peer, "server", b.target(), serverID, 0) },
+		server: func(b *bed) *process { return side(b, b.line.Peer, "server", b.target(), serverID) },
 	}
+}
+
+// list returns portions as endpoints want them: with commas between.
+func list(portions []int) string {
+	if len(portions) == 0 {
+		return "0"
+	}
+	return strings.ReplaceAll(strings.Trim(fmt.Sprint(portions), "[]"), " ", ",")
 }
 
 func absolute(path string) string {
@@ -201,6 +214,13 @@ func absolute(path string) string {
 		panic(err) // there is no working directory
 	}
 	return path
+}
+
+// next lets a client send its next portion.
+func (p *process) next() {
+	p.t.Helper()
+	_, err := io.WriteString(p.in, "\n")
+	check(p.t, err)
 }
 
 // reach waits until a client has its first n bytes back.

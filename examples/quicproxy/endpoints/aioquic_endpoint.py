@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import hashlib
 import os
+import sys
 
 from aioquic.asyncio import QuicConnectionProtocol, connect, serve
 from aioquic.quic.configuration import QuicConfiguration
@@ -44,7 +45,9 @@ async def main():
     parser.add_argument("port", type=int)
     parser.add_argument("--certificates", required=True, help="folder with ca.pem, cert.pem and key.pem")
     parser.add_argument("--id", type=int, default=8, help="length of this side's connection IDs")
-    parser.add_argument("--bytes", type=int, default=1 << 20)
+    parser.add_argument(
+        "--bytes", default="1048576", help="portions, as 5,10: before each but the first, the client awaits a line of input"
+    )
     parser.add_argument("--change", type=int, default=0)
     args = parser.parse_args()
     Endpoint.change = args.change
@@ -66,7 +69,7 @@ async def main():
     configuration.load_verify_locations(args.certificates + "/ca.pem")
     async with connect(args.host, args.port, configuration=configuration, create_protocol=Endpoint) as client:
         reader, writer = await client.create_stream()
-        sent, got, left = hashlib.sha256(), hashlib.sha256(), args.bytes
+        sent, got = hashlib.sha256(), hashlib.sha256()
 
         async def receive():
             size = 0
@@ -75,13 +78,17 @@ async def main():
                 size += len(data)
                 print(size, flush=True)
 
-        receiving = asyncio.get_running_loop().create_task(receive())
-        while left:
-            data = os.urandom(min(left, 1 << 14))
-            left -= len(data)
-            sent.update(data)
-            writer.write(data)
-            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        receiving = loop.create_task(receive())
+        for i, left in enumerate(map(int, args.bytes.split(","))):
+            if i > 0:
+                await loop.run_in_executor(None, sys.stdin.readline)
+            while left:
+                data = os.urandom(min(left, 1 << 14))
+                left -= len(data)
+                sent.update(data)
+                writer.write(data)
+                await asyncio.sleep(0)
         writer.write_eof()
         await receiving
         print("right" if sent.digest() == got.digest() else "wrong", client.changes, flush=True)

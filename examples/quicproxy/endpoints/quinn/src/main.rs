@@ -1,7 +1,8 @@
 //! A QUIC endpoint by quinn, as it is published: an echo server, or a client that wants its own bytes back.
 //!
-//!     quinn-endpoint server|client HOST:PORT CERTIFICATES ID_LENGTH ID_LIFETIME_MS BYTES
+//!     quinn-endpoint server|client HOST:PORT CERTIFICATES ID_LENGTH ID_LIFETIME_MS BYTES[,BYTES…]
 //!
+//! Before it sends the second and each later portion of bytes, the client waits for a line of its input.
 //! Each side retires its connection IDs after their lifetime, if that isn't 0, and issues new ones.
 
 use std::{error::Error, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -20,7 +21,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 async fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [side, address, certificates, length, lifetime, bytes] = &args[..] else {
-        return Err("want: server|client HOST:PORT CERTIFICATES ID_LENGTH ID_LIFETIME_MS BYTES".into());
+        return Err("want: server|client HOST:PORT CERTIFICATES ID_LENGTH ID_LIFETIME_MS BYTES[,BYTES…]".into());
     };
     let (address, length, lifetime): (SocketAddr, usize, u64) = (address.parse()?, length.parse()?, lifetime.parse()?);
     let folder = Path::new(certificates);
@@ -59,17 +60,22 @@ async fn main() -> Result<()> {
     endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?)));
     let connection = endpoint.connect(address, "target")?.await?;
     let (mut send, mut receive) = connection.open_bi().await?;
-    let size: usize = bytes.parse()?;
+    let portions = bytes.split(',').map(str::parse).collect::<std::result::Result<Vec<usize>, _>>()?;
     let sending = tokio::spawn(async move {
         let (random, mut hash) = (SystemRandom::new(), digest::Context::new(&digest::SHA256));
-        let mut left = size;
         let mut data = vec![0; 1 << 14];
-        while left > 0 {
-            let n = left.min(data.len());
-            random.fill(&mut data[..n]).map_err(|_| "no random bytes")?;
-            hash.update(&data[..n]);
-            send.write_all(&data[..n]).await.map_err(|e| e.to_string())?;
-            left -= n;
+        for (i, mut left) in portions.into_iter().enumerate() {
+            if i > 0 {
+                let line = tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()));
+                line.await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())?;
+            }
+            while left > 0 {
+                let n = left.min(data.len());
+                random.fill(&mut data[..n]).map_err(|_| "no random bytes")?;
+                hash.update(&data[..n]);
+                send.write_all(&data[..n]).await.map_err(|e| e.to_string())?;
+                left -= n;
+            }
         }
         send.finish().map_err(|e| e.to_string())?;
         Ok::<_, String>(hash.finish())
