@@ -91,7 +91,8 @@ func start(t *testing.T) *lab {
 	return l
 }
 
-// checkedClient returns a client that compares all requests and answers with the relay's OpenAPI document.
+// checkedClient returns a client that compares all answers, and all requests that succeed, with the relay's OpenAPI
+// document.
 func checkedClient(t *testing.T, path string, desc *abi.Desc) *api.Client {
 	t.Helper()
 	text, err := api.OpenAPI(desc)
@@ -119,6 +120,14 @@ type checker struct {
 }
 
 func (c *checker) RoundTrip(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
 	res, err := c.next.RoundTrip(r)
 	if err != nil || res.Header.Get("Content-Type") == "text/event-stream" {
 		return res, err
@@ -136,8 +145,15 @@ func (c *checker) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return res, nil
 	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	in := &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route}
+	if res.StatusCode/100 == 2 {
+		if err := openapi3filter.ValidateRequest(r.Context(), in); err != nil {
+			c.Errorf("%s %s\n%s\nsucceeds, and isn't as the document says: %v", r.Method, r.URL, body, err)
+		}
+	}
 	err = openapi3filter.ValidateResponse(r.Context(), &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route},
+		RequestValidationInput: in,
 		Status:                 res.StatusCode, Header: res.Header, Body: io.NopCloser(bytes.NewReader(text)),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true},
 	})
