@@ -85,7 +85,7 @@ func readKernel(dir string, source Source) (*Kernel, time.Duration) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, recordName))
 	k := &Kernel{Source: source, Dir: dir}
-	if err != nil || json.Unmarshal(text, k) != nil || !slices.Equal(k.Wanted, wanted) {
+	if err != nil || json.Unmarshal(text, k) != nil || !slices.Equal(k.Wanted, Wanted()) {
 		return nil, 0
 	}
 	return k, time.Since(info.ModTime())
@@ -114,7 +114,7 @@ func download(ctx context.Context, source Source, dir string) (*Kernel, error) {
 			return nil, err
 		}
 	}
-	k := &Kernel{Source: source, Version: a.version, Wanted: wanted}
+	k := &Kernel{Source: source, Version: a.version, Wanted: Wanted()}
 	image, err := k.find(root)
 	if err != nil {
 		return nil, err
@@ -244,8 +244,8 @@ func command(ctx context.Context, dir, name string, args ...string) (string, err
 	return string(out), nil
 }
 
-// The parts of a kernel: one package up to 6.12, three since.
-var kernelPackage = regexp.MustCompile(`^linux-(image|binary|modules)-\d\S*$`)
+// The parts of a kernel: one package up to 6.12, four since.
+var kernelPackage = regexp.MustCompile(`^linux-(image|base|binary|modules)-\d\S*$`)
 
 // closure returns the kernel's packages that a package depends on, directly or not.
 func (a *apt) closure(ctx context.Context, name string) ([]string, error) {

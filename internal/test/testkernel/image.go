@@ -50,7 +50,7 @@ func Pack(k *Kernel, binary, root string, args ...string) (Image, error) {
 		return nil, err
 	}
 	for i, name := range k.Modules {
-		in := fmt.Sprintf("%s/%02d-%s", GuestModules, i, name)
+		in := fmt.Sprintf("%s/%03d-%s", GuestModules, i, name)
 		if err := add(in, filepath.Join(k.Dir, "modules", name), 0o644); err != nil {
 			return nil, err
 		}

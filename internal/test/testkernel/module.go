@@ -8,24 +8,56 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
 // wanted are the modules that the guest needs, where nothing loads modules on demand. A kernel may have some built in.
-var wanted = []string{"veth", "sch_ingress", "cls_bpf"}
+var wanted = []string{
+	"veth", "sch_ingress", "cls_bpf",
+	// Devices that packets come from and leave through.
+	"tun", "dummy", "8021q", "bonding", "bridge", "vrf", "macvlan", "virtio_pci", "virtio_net",
+	// Tunnels.
+	"ipip", "sit", "ip6_tunnel", "ip_gre", "ip6_gre", "vxlan", "geneve", "fou", "fou6",
+	// IPsec, and the ciphers that it asks for by names.
+	"xfrm_user", "xfrm_interface", "esp4", "esp6", "esp4_offload", "esp6_offload",
+	"cbc", "hmac", "authenc", "echainiv", "ctr", "gcm", "seqiv",
+}
+
+// formerly are modules that newer kernels don't have, since what they did is in a module that needs it.
+var formerly = []string{"ghash_generic"}
+
+// Wanted returns the modules that Fetch looks for in a kernel.
+func Wanted() []string { return slices.Concat(wanted, formerly) }
 
 // collectModules copies the wanted modules and those that they need from an unpacked kernel into a folder,
-// uncompressed, and returns their names in the order of loading.
+// uncompressed, and returns their names in the order of loading. It fails where a wanted module is neither there nor
+// built in.
 func collectModules(ctx context.Context, root, out string) ([]string, error) {
-	files := map[string]string{}
+	files, builtIn := map[string]string{}, map[string]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if name, _, ok := strings.Cut(filepath.Base(path), ".ko"); ok && err == nil {
-			files[moduleName(name)] = path
+		if err != nil {
+			return err
 		}
-		return err
+		if filepath.Base(path) == "modules.builtin" {
+			return readBuiltIn(path, builtIn)
+		}
+		if name, ok := moduleFile(path); ok {
+			files[name] = path
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
+	}
+	var missing []string
+	for _, name := range wanted {
+		if files[name] == "" && !builtIn[name] {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("it has no modules %s", strings.Join(missing, ", "))
 	}
 	if err := os.Mkdir(out, 0o755); err != nil {
 		return nil, err
@@ -55,12 +87,29 @@ func collectModules(ctx context.Context, root, out string) ([]string, error) {
 		order = append(order, name+".ko")
 		return os.WriteFile(filepath.Join(out, name+".ko"), module, 0o644)
 	}
-	for _, name := range wanted {
+	for _, name := range Wanted() {
 		if err := add(name); err != nil {
 			return nil, err
 		}
 	}
 	return order, nil
+}
+
+// moduleFile returns the name of the module in a file, which may be compressed.
+func moduleFile(path string) (name string, ok bool) {
+	base, _, ok := strings.Cut(filepath.Base(path), ".ko")
+	return moduleName(base), ok
+}
+
+// readBuiltIn adds the modules that a kernel says it has built in, a path a line.
+func readBuiltIn(path string, names map[string]bool) error {
+	text, err := os.ReadFile(path)
+	for line := range strings.Lines(string(text)) {
+		if name, ok := moduleFile(strings.TrimSpace(line)); ok {
+			names[name] = true
+		}
+	}
+	return err
 }
 
 // moduleName is a module's name as the kernel knows it.

@@ -2,6 +2,7 @@ package testkernel_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -82,9 +83,13 @@ func TestFetchFromCache(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	record := `{"release": "6.1.0-50-cloud-amd64", "version": "6.1.176-1",
-		"wanted": ["veth", "sch_ingress", "cls_bpf"], "modules": ["veth.ko"]}`
-	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), []byte(record), 0o644); err != nil {
+	record, err := json.Marshal(testkernel.Kernel{
+		Release: "6.1.0-50-cloud-amd64", Version: "6.1.176-1", Wanted: testkernel.Wanted(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), record, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	source := testkernel.Sources[1]

@@ -77,8 +77,12 @@ func mountAll() error {
 	return nil
 }
 
-// loadModules loads the modules in the order of their names.
+// loadModules loads the modules in the order of their names. Those of tunnels make a device in each namespace, unless
+// the kernel is told not to.
 func loadModules() error {
+	if err := os.WriteFile("/proc/sys/net/core/fb_tunnels_only_for_init_net", []byte("1"), 0); err != nil {
+		return err
+	}
 	files, err := filepath.Glob(testkernel.GuestModules + "/*.ko")
 	if err != nil {
 		return err

@@ -3,27 +3,38 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// buildRelays compiles the specs of all examples and golden cases into folders of the same names below out.
-func buildRelays(ctx context.Context, root, out string) error {
-	var specs []string
-	for _, pattern := range []string{"examples/*/spec.cue", "golden/*/spec.cue"} {
-		found, err := filepath.Glob(filepath.Join(root, pattern))
+// everyRelay is the pattern of all examples and golden cases.
+const everyRelay = "*/*"
+
+// buildRelays compiles the specs of the examples and golden cases that a pattern matches into folders of the same
+// names below out.
+func buildRelays(ctx context.Context, root, out string, only []string) error {
+	specs := map[string]bool{}
+	if slices.Contains(only, everyRelay) {
+		only = []string{"examples/*", "golden/*"} // and not the internals' testdata; each has to be there
+	}
+	for _, pattern := range only {
+		found, err := filepath.Glob(filepath.Join(root, pattern, testkernel.SpecName))
 		if err != nil {
 			return err
 		}
 		if len(found) == 0 {
-			return fmt.Errorf("there is no %s", pattern)
+			return fmt.Errorf("there is no %s/%s", pattern, testkernel.SpecName)
 		}
-		specs = append(specs, found...)
+		for _, file := range found {
+			specs[file] = true
+		}
 	}
-	for _, file := range specs {
+	for _, file := range slices.Sorted(maps.Keys(specs)) {
 		r, list, err := build.Spec(ctx, file, build.Options{})
 		if err == nil {
 			err = list.Err()
