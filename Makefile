@@ -3,7 +3,7 @@
 GO       ?= go
 BIN      := bin/fastrelay-gen
 # Specs whose packages are kept here.
-SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/quic examples/quicproxy examples/congestion bench/fanout/rewrite)
+SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths examples/tunnel examples/quic examples/quicproxy examples/congestion bench/fanout/rewrite)
 TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
