@@ -63,12 +63,13 @@ var (
 		`do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`)
 	codeResize = diag.Define("FR0213", "the packet can't be resized safely here",
 		"A packet can be resized only where a partial checksum of the kernel remains correct: after IP, and\n"+
-			"after a transport header whose checksum the spec declares. A header of variable length can't be\n"+
-			"moved.",
+			"after a transport header whose checksum the spec declares. A header of variable length moves\n"+
+			"only together with all that follows it.",
 		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\n"+
-			"programs: p: do: [{pop: \"first\"}, \"pass\"] // \"second\" would have to move",
-		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: 16}]\nprograms: p: do: [{pop: "+
-			"\"first\"}, \"pass\"]")
+			"headers: third: fields: [{name: \"n\", bits: 8}]\n"+
+			"programs: p: do: [{pop: \"first\"}, {push: third: n: 1}, \"pass\"] // \"second\" would move, but not what follows",
+		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\n"+
+			"programs: p: do: [{pop: \"first\"}, \"pass\"] // what follows \"second\" moves with it")
 	codeSend = diag.Define("FR0214", "a packet that can't be sent this way",
 		"`send` needs a network header in the stack, and either `to` (with `from`) or `via`. from and to are\n"+
 			"endpoints or addresses; via is a next hop in a row.",

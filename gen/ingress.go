@@ -84,13 +84,21 @@ func (p *program) received(in *layer, path []*layer, blk *[]ir.Stmt) {
 // verified looks at the checksums that ask for it.
 func (p *program) verified(in *layer, blk *[]ir.Stmt) {
 	for _, pl := range in.order {
-		if k := pl.f.Checksum; k != nil && k.Verify && in.size > 0 {
+		if k := pl.f.Checksum; k != nil && k.Verify {
 			emit(blk, &ir.Guard{
-				Cond: &ir.SumOK{Off: in.off, Len: in.size}, Reason: p.wrongSum(in.h, pl.f), Pos: pl.f.Name.Pos,
+				Cond: in.sumOK(), Reason: p.wrongSum(in.h, pl.f), Pos: pl.f.Name.Pos,
 			})
 			in.verified = true
 		}
 	}
+}
+
+// sumOK holds where the checksum of a header, which covers nothing else, is right.
+func (in *layer) sumOK() *ir.SumOK {
+	if in.size >= 0 {
+		return &ir.SumOK{Off: in.off, Len: in.size}
+	}
+	return &ir.SumOK{Off: in.off, Len: in.bytesAtMost(), Size: distance(in.end, in.off)}
 }
 
 func (p *program) wrongSum(h *spec.Header, f *spec.Field) int {

@@ -97,8 +97,8 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 	switch {
 	case k.Covers != "header":
 		what = "it covers what follows the header"
-	case fixedSize(h) < 0:
-		what = "the size of the header varies"
+	case fixedSize(h) < 0 && largest(h) > 64:
+		what = "the size of the header varies, and may be more than 64 bytes"
 	case len(k.Pseudo) > 0:
 		what = "it has a pseudo-header"
 	case k.Optional || k.Offloaded || len(k.Absent) > 0:
@@ -131,6 +131,24 @@ func bytesType(f *spec.Field) ir.Type {
 		return ir.MacType
 	}
 	return ir.Type{Kind: ir.Bytes, Size: f.Bytes}
+}
+
+// largest is how many bytes a header has at most.
+func largest(h *spec.Header) int {
+	bits := 0
+	for _, f := range h.Fields {
+		switch f.Kind {
+		case spec.FieldUint:
+			bits += f.Bits
+		case spec.FieldBytes:
+			bits += f.Bytes * 8
+		case spec.FieldVarint:
+			bits += 64
+		default:
+			bits += f.Max * 8
+		}
+	}
+	return bits / 8
 }
 
 // fixedSize returns the size of a header in bytes, or -1 where it varies.

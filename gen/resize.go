@@ -12,7 +12,7 @@ import (
 
 // resizeKind decides how room is made. The kernel remembers where a partial checksum begins (csum_start), and that
 // doesn't follow a header that moves inside the packet; so a header whose checksum may be partial stays where it is.
-func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
+func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) bool {
 	grown := rw.NewFront.Const - rw.OldFront.Const
 	switch {
 	case w.family == 4:
@@ -51,7 +51,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 		}
 		static = static && o.size >= 0
 	}
-	for _, o := range w.hdrs {
+	for _, o := range w.hdrs[:kept] {
 		static = static && o.size >= 0
 	}
 	if change > 0 && w.hdrs[change-1].old != nil {
@@ -90,7 +90,12 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 
 // isIP reports whether a header is one after which the kernel resizes packets.
 func isIP(h *spec.Header) bool {
-	return h != nil && h.Std && (h.Name.Value == "ipv4" || h.Name.Value == "ipv6")
+	return h != nil && h.Std && (h.Name.Value == "ipv4" || h.Name.Value == "ipv4_any" || h.Name.Value == "ipv6")
+}
+
+// sameFamily reports whether two IP headers are of one version.
+func sameFamily(a, b *spec.Header) bool {
+	return role(a, "destination").Bytes == role(b, "destination").Bytes
 }
 
 // outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame after the
@@ -110,7 +115,7 @@ func (w *rewriter) outermost() *spec.Header {
 func (w *rewriter) otherFamily() int {
 	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
 	came := w.outermost()
-	if i < 0 || !isIP(came) || came.Name.Value == w.hdrs[i].h.Name.Value {
+	if i < 0 || !isIP(came) || sameFamily(came, w.hdrs[i].h) {
 		return 0
 	}
 	if role(w.hdrs[i].h, "destination").Bytes == 16 {

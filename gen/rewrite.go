@@ -36,11 +36,14 @@ func (o *outHeader) at(f *spec.Field) diag.Pos {
 	return f.Name.Pos
 }
 
-// moved is where a place of the header that came is in the packet that leaves. A header of variable length stays where
-// it is.
+// moved is where a place of the header that came is in the packet that leaves, at a fixed distance from its start. (Of a
+// header of variable length that moves by a fixed distance, all places are known.)
 func (o *outHeader) moved(off ir.Off) ir.Off {
 	if o.off == o.old.off {
 		return off
+	}
+	if o.off.Base == o.old.off.Base {
+		return plus(off, o.off.Const-o.old.off.Const)
 	}
 	return plus(o.off, off.Const-o.old.off.Const)
 }
@@ -335,7 +338,9 @@ func (w *rewriter) announce() bool {
 		if len(b.h.After) == 0 {
 			continue
 		}
-		found := !a.h.Std
+		found := !a.h.Std || slices.ContainsFunc(b.h.After, func(e *spec.After) bool {
+			return e.Parent.Value == a.h.Name.Value && len(e.Match) == 0 // nothing announces it
+		})
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
 				if _, set := a.vals[f.Name.Value]; !set || a.old != nil {
@@ -381,7 +386,7 @@ func (w *rewriter) takenOut(i int) *layer {
 
 // place gives the headers that leave their offsets. It returns the index of the first one that is not where and what it
 // was, and false where the packet can't be laid out.
-func (w *rewriter) placeHeaders() (first int, ok bool) {
+func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 	first = len(w.hdrs)
 	off := ir.Off{}
 	for i, o := range w.hdrs {
@@ -396,6 +401,9 @@ func (w *rewriter) placeHeaders() (first int, ok bool) {
 		switch {
 		case same:
 			off = o.old.end
+		case i >= kept:
+			w.moveKept(o, off)
+			off = o.end
 		case o.size < 0:
 			w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
 			return 0, false
@@ -424,7 +432,8 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if !w.announce() || !w.complete() {
 		return
 	}
-	first, ok := w.placeHeaders()
+	kept := w.kept()
+	first, ok := w.placeHeaders(kept)
 	if !ok {
 		return
 	}
@@ -483,8 +492,8 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	if moved {
 		rw.Trim = !isFrame(end)
-		w.newLengths(newFront, payload, hop != nil, pos)
-		if !w.resizeKind(rw, first, pos) {
+		w.newLengths(w.hdrs[:kept], newFront, payload, hop != nil, pos)
+		if !w.resizeKind(rw, first, kept, pos) {
 			return
 		}
 	}
@@ -501,7 +510,12 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	rw.Sums = sums
 	full := rw.Resize == ir.MoveHeaders || rw.Resize == ir.MoveEither || w.family != 0 || w.popInner
-	cells, ok := w.cells(full, hop)
+	if rw.Resize != ir.InPlace || w.popInner {
+		w.keep(rw, kept)
+	} else {
+		kept = len(w.hdrs)
+	}
+	cells, ok := w.cells(full, kept, hop)
 	if !ok {
 		return
 	}
@@ -588,9 +602,9 @@ func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 	return c
 }
 
-// newLengths gives the length fields of the headers that leave their values.
-func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag.Pos) {
-	for _, o := range w.hdrs {
+// newLengths gives the length fields of headers that leave their values.
+func (w *rewriter) newLengths(hdrs []*outHeader, front ir.Off, payload ir.Expr, sent bool, pos diag.Pos) {
+	for _, o := range hdrs {
 		for _, f := range o.h.Fields {
 			k := f.Counts
 			if k == nil || (k.What == "header" && o.old != nil) {

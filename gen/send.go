@@ -20,7 +20,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 		}
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
-	if net < 0 || w.hdrs[net].old == nil {
+	if net < 0 {
 		w.fail(codeSend, a.Pos, "send needs an IP header in the stack")
 		return
 	}
@@ -49,6 +49,9 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	other := w.sibling(o)
 	if slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.size < 0 }) {
 		other = nil // a header of variable length can't be written again: user space converts
+	}
+	if o.old == nil {
+		other = nil // it is put in: the spec has said which one
 	}
 	if w.each != nil {
 		other = nil // copies are rewritten in place
@@ -213,6 +216,9 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 // role.
 func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 	for _, o := range w.hdrs[net+1:] {
+		if role(o.h, "destination") != nil {
+			break // ports after another IP header belong to that
+		}
 		for _, p := range o.h.Parts {
 			if p.Addr == nil || p.Port == nil {
 				continue
@@ -234,11 +240,14 @@ func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 // verify makes sure of the checksum of the IP header of a packet that is sent, unless it was verified where it came.
 // It would go unnoticed that it was wrong when the header is replaced.
 func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
+	if o.old == nil {
+		return
+	}
 	for _, f := range o.h.Fields {
 		k := f.Checksum
-		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.innerHeader(o)) && o.size > 0 &&
+		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.innerHeader(o)) &&
 			!o.old.verified {
-			w.guard(&ir.SumOK{Off: o.old.off, Len: o.size}, w.wrongSum(o.h, f), a.Pos)
+			w.guard(o.old.sumOK(), w.wrongSum(o.h, f), a.Pos)
 		}
 	}
 }
@@ -278,7 +287,7 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 	}
 	w.hdrs = slices.Clone(w.hdrs)
 	w.hdrs[net] = n
-	if came := w.outermost(); isIP(came) && came.Name.Value == h.Name.Value {
+	if came := w.outermost(); isIP(came) && sameFamily(came, h) {
 		return n // to the kernel the packet was of this family all along, by a header that is popped
 	}
 	w.family = 4
@@ -290,7 +299,11 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 
 // via routes the packet to a next hop.
 func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
-	v, ok := w.value(a.Via)
+	routed := w.byRoute(a.Via)
+	v, ok := val{t: ir.Type{Kind: ir.NextHop}}, true
+	if !routed {
+		v, ok = w.value(a.Via)
+	}
 	if !ok {
 		return
 	}
@@ -308,7 +321,7 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	if role(o.h, "destination").Bytes == 16 {
 		family = 6
 	}
-	if f := role(o.h, "hop_limit"); f != nil {
+	if f := role(o.h, "hop_limit"); f != nil && o.old != nil {
 		limit := o.old.fields[f.Name.Value].load
 		w.guard(bin(ir.Gt, limit, num(1)), w.went("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
 		vals := maps.Clone(o.vals)
@@ -317,8 +330,38 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	}
 	w.verify(o, false, a)
 	hop := &ir.HopRef{Row: v.row, Member: v.member, Family: family}
-	if src, dst := o.old.address("source"), o.old.address("destination"); src != nil && dst != nil {
-		w.canLeave(src.load, dst.load, hop, a.Pos)
+	src, dst := o.addressNow("source"), o.addressNow("destination")
+	if routed {
+		hop.From, hop.To = src, dst
+	}
+	if src != nil && dst != nil {
+		w.canLeave(src, dst, hop, a.Pos)
 	}
 	w.finish(hop, state, a.Pos)
+}
+
+// routeName is the next hop that the kernel's routing finds for a packet's own destination.
+const routeName = "route"
+
+// byRoute reports whether an expression says that the kernel's routes decide. A row or a value may have that name, too.
+func (w *rewriter) byRoute(e *spec.Expr) bool {
+	if e.Op != spec.OpName || len(e.Path) != 1 || e.Path[0].Value != routeName {
+		return false
+	}
+	_, header := w.find(routeName)
+	return !header && w.rows[routeName] == nil && w.named[routeName].t == ir.Type{}
+}
+
+// addressNow is an address of an IP header that leaves, or nil.
+func (o *outHeader) addressNow(name string) ir.Expr {
+	f := role(o.h, name)
+	switch {
+	case f == nil || f.Type != "ip":
+		return nil
+	case o.vals[f.Name.Value] != nil:
+		return o.vals[f.Name.Value]
+	case o.old == nil:
+		return nil
+	}
+	return o.old.fields[f.Name.Value].load
 }

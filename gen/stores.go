@@ -255,11 +255,11 @@ const (
 	fanOutCosts   = 40
 )
 
-// tooLarge reports n bytes of headers, where there is room for fewer.
-func (w *rewriter) tooLarge(n, room int) {
+// tooLarge reports n bytes that are written of headers, where there is room for fewer.
+func (w *rewriter) tooLarge(hdrs []*outHeader, n, room int) {
 	var sizes []string
-	largest := w.hdrs[0]
-	for _, o := range w.hdrs {
+	largest := hdrs[0]
+	for _, o := range hdrs {
 		sizes = append(sizes, fmt.Sprintf("%s %d", o.entry, o.size))
 		if o.size > largest.size {
 			largest = o
@@ -273,15 +273,27 @@ func (w *rewriter) tooLarge(n, room int) {
 }
 
 // cells returns what has to be written: all of the front, or what changes.
-func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
+func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 	var out []ir.Store
-	for _, o := range w.hdrs {
+	n := 0 // bytes
+	for i, o := range w.hdrs {
+		full := full && i < kept
+		if full {
+			n = o.end.Const
+		}
 		if full && o.size < 0 {
 			w.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
-			moved := o.old != nil && p.off != p.was
+			moved := o.old != nil && p.off != p.was && i < kept
+			if i >= kept && p.changed && o.off.Base != o.old.off.Base && p.was.Base != o.old.off.Base {
+				w.fail(codeResize, p.pos, "header %q has a variable length and would have to move", o.entry)
+				return nil, false
+			}
+			if i >= kept && p.changed {
+				n += p.size
+			}
 			if p.now == nil && o.old != nil && w.computed[o] == nil {
 				p.now = p.old // a checksum that stays
 			}
@@ -304,7 +316,6 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
 			out = append(out, c)
 		}
 	}
-	n := w.hdrs[len(w.hdrs)-1].end.Const
 	costs := n + sumCosts*max(len(w.computed), 3)
 	if hop != nil && hop.Row == nil {
 		costs += routeCosts
@@ -318,7 +329,7 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
 		costs += fanOutCosts
 	}
 	if full && costs > maxFront {
-		w.tooLarge(n, maxFront-(costs-n))
+		w.tooLarge(w.hdrs[:kept], n, maxFront-(costs-n))
 		return nil, false
 	}
 	if full {

@@ -143,7 +143,11 @@ func (r *run) uint(e ir.Expr) uint64 {
 		}
 		return uint64(b[e.Index])
 	case *ir.SumOK:
-		return truth(sumIsRight(r.bytesAt(e.Off, e.Len, "checksum")))
+		n := e.Len
+		if e.Size != nil {
+			n = int(r.uint(e.Size))
+		}
+		return truth(sumIsRight(r.region(r.offset(e.Off), n, e.Len, "checksum")))
 	case *ir.Pick:
 		if r.bool(e.If) {
 			return r.uint(e.Then)

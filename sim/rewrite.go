@@ -78,14 +78,18 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	if w.Resize == ir.InPlace && !w.Trim {
 		data = append(data, r.in[oldFront+payload:]...)
 	}
-	written := make([]bool, newFront)
+	limit := newFront // a rewrite that moves what it keeps may change that, too
+	if w.Resize != ir.InPlace || w.PopInner {
+		limit = len(data)
+	}
+	written := make([]bool, limit)
 	if addressed {
 		for i := range min(linkAddresses, newFront) {
 			written[i] = true
 		}
 	}
 	put := func(at int, b []byte, what string) {
-		if at < 0 || at+len(b) > newFront {
+		if at < 0 || at+len(b) > limit {
 			r.fail("%s: bytes %d to %d are written, the front has %d", what, at, at+len(b), newFront)
 			return
 		}
@@ -129,7 +133,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		sum := r.sum(s)
 		put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
 	}
-	if i := slices.Index(written[kept:], false); i >= 0 {
+	if i := slices.Index(written[kept:newFront], false); i >= 0 {
 		r.fail("byte %d of the new front is not written", kept+i)
 	}
 	out.Data = data

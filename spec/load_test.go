@@ -223,7 +223,7 @@ func TestStandardHeaders(t *testing.T) {
 	}
 	// Sizes without what varies, in bytes: IEEE 802.3, RFC 791, 8200, 768, 9293, 792, 4443.
 	for name, want := range map[string]int{
-		"eth": 14, "vlan": 4, "ipv4": 20, "ipv6": 40, "udp": 8, "tcp": 20, "icmp": 8, "icmpv6": 8,
+		"eth": 14, "vlan": 4, "ipv4": 20, "ipv4_any": 20, "ipv6": 40, "udp": 8, "tcp": 20, "icmp": 8, "icmpv6": 8,
 	} {
 		size := 0
 		if headers[name] == nil {

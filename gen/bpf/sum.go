@@ -346,7 +346,7 @@ func (w *writer) finish(s *sum) {
 }
 
 // sumOf is the function that sums up to so many bytes.
-func (w *writer) sumOf(limit int) string {
+func (w *function) sumOf(limit int) string {
 	if limit <= 64 {
 		return "fr_sum64"
 	}

@@ -228,15 +228,25 @@ type ByteAt struct {
 func (e *ByteAt) Type() Type       { return UintType(8) }
 func (e *ByteAt) parts(v *visitor) { v.exprs(e.X) }
 
-// SumOK holds where the internet checksum over the bytes [Off, Off+Len) of the packet that came is right (the sum is
-// FFFF).
+// SumOK holds where the internet checksum over Len bytes of the packet that came, from Off on, is right (the sum is
+// FFFF). With Size it is over so many, at most Len.
 type SumOK struct {
-	Off Off
-	Len int
+	Off  Off
+	Len  int
+	Size Expr // nil: Len
 }
 
-func (e *SumOK) Type() Type       { return BoolType }
-func (e *SumOK) parts(v *visitor) { v.bytes(e.Off, e.Len) }
+// Type implements Expr.
+func (e *SumOK) Type() Type { return BoolType }
+
+func (e *SumOK) parts(v *visitor) {
+	if e.Size == nil {
+		v.bytes(e.Off, e.Len)
+		return
+	}
+	v.bounds(e.Off)
+	v.exprs(e.Size)
+}
 
 // Pick is Then where If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is
 // chosen is evaluated.

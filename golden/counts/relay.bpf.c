@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 64
 #define FR_USAGES 1
@@ -130,11 +130,10 @@ enum {
 	reason_wrap_gso_packet, reason_wrap_rtcp_version, reason_wrap_rtcp_padding,
 	reason_wrap_rtcp_type, reason_wrap_rtcp_length, reason_wrap_no_match,
 	reason_wrap_no_by_ssrc, reason_wrap_changing, reason_wrap_address_family,
-	reason_wrap_length, reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault,
-	reason_wrap_too_big, reason_wrap_no_route, reason_wrap_local, reason_wrap_unreachable,
-	reason_wrap_blackhole, reason_wrap_prohibit, reason_wrap_udp_checksum,
-	reason_wrap_ipv6_version, reason_wrap_mapped_address, reason_wrap_ipv6_payload_length,
-	reason_wrap_not_ip,
+	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault, reason_wrap_too_big,
+	reason_wrap_no_route, reason_wrap_local, reason_wrap_unreachable, reason_wrap_blackhole,
+	reason_wrap_prohibit, reason_wrap_udp_checksum, reason_wrap_ipv6_version,
+	reason_wrap_mapped_address, reason_wrap_ipv6_payload_length, reason_wrap_not_ip,
 };
 
 static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -142,15 +141,11 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 54, udp_checksum_at = 40;
+	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
-	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
-	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -161,10 +156,9 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 		bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
-			 bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
-			 bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
+	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			 (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
+			 bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -175,7 +169,7 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 					  ld32(s->peer.addr + 12) + 64);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
@@ -185,7 +179,6 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_outer *new_outer = data + 42;
-	struct hdr_rtcp *new_rtcp = data + 46;
 	if (direct)
 		fr_link(data, &s->hop_peer);
 
@@ -200,9 +193,6 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
 	st16(&new_outer->length, bpf_htons(payload_len + 12));
-	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
-	st16(&new_rtcp->length, rtcp_length);
-	st32(&new_rtcp->ssrc, rtcp_ssrc);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -219,17 +209,13 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 					       struct val_by_ssrc *s)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 74, udp_checksum_at = 40,
+	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40,
 		udp_new_checksum_at = 60;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
-	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
-	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -238,13 +224,12 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 		fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
-			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
-			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
+			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
@@ -254,7 +239,6 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_outer *new_outer = data + 62;
-	struct hdr_rtcp *new_rtcp = data + 66;
 	if (direct)
 		fr_link(data, &s->hop_peer);
 
@@ -269,9 +253,6 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
 	st16(&new_outer->length, bpf_htons(payload_len + 12));
-	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
-	st16(&new_rtcp->length, rtcp_length);
-	st32(&new_rtcp->ssrc, rtcp_ssrc);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
@@ -323,8 +304,6 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = rtcp_end - 50;
-	if (((payload_len + 8) % 4) != 0 || ((payload_len + 8) / 4) < 1)
-		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 ||
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
@@ -420,18 +399,14 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_rtcp *rtcp = data + 62;
 	struct hdr_udp *udp = data + 54;
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 74, udp_checksum_at = 60;
+	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
 	__be16 eth_type = ld16(&eth->type);
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
-	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
-	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -441,13 +416,12 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 		fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
-			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
-			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
+			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
@@ -457,7 +431,6 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_outer *new_outer = data + 62;
-	struct hdr_rtcp *new_rtcp = data + 66;
 	if (direct)
 		fr_link(data, &s->hop_peer);
 
@@ -472,9 +445,6 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
 	st16(&new_outer->length, bpf_htons(payload_len + 12));
-	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
-	st16(&new_rtcp->length, rtcp_length);
-	st32(&new_rtcp->ssrc, rtcp_ssrc);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
@@ -490,17 +460,13 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 					       struct val_by_ssrc *s)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_rtcp *rtcp = data + 62;
 	struct hdr_udp *udp = data + 54;
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 54, udp_checksum_at = 60,
+	const __u32 headers_len = 62, new_headers_len = 46, udp_checksum_at = 60,
 		udp_new_checksum_at = 40;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
-	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
-	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -510,10 +476,9 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 		bpf_htons(payload_len + 20) + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld16(&rtcp->length), (__u64)bpf_htons(s->local.port) +
-			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
-			  bpf_htons(payload_len + 12) + rtcp_length + 0xefbe);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
+			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -521,7 +486,7 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 					   ld32(s->peer.addr + 12) + 0x1180);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
@@ -531,7 +496,6 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_outer *new_outer = data + 42;
-	struct hdr_rtcp *new_rtcp = data + 46;
 	if (direct)
 		fr_link(data, &s->hop_peer);
 
@@ -547,9 +511,6 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_udp->length, bpf_htons(payload_len + 20));
 	st16(&new_outer->magic, bpf_htons(0xbeef));
 	st16(&new_outer->length, bpf_htons(payload_len + 12));
-	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
-	st16(&new_rtcp->length, rtcp_length);
-	st32(&new_rtcp->ssrc, rtcp_ssrc);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -591,8 +552,6 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = rtcp_end - 70;
-	if (((payload_len + 8) % 4) != 0 || ((payload_len + 8) / 4) < 1)
-		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))

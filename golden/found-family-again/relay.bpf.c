@@ -76,30 +76,29 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 35;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 55, new_headers_len = 34;
-	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	const __u32 headers_len = 35, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4_2->dst);
 	__be32 ipv4_dst = ld32(ipv4_2->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld32(&ipv4->total_length) +
-					     ld32(ipv4->reserved_to_fragment_offset) +
+					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					     ld32(ipv4->src) + ld32(ipv4->dst)) +
-					     (__u64)bpf_htons(payload_len + 20) +
-					     ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+					     (__u64)ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_unwrap_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -108,14 +107,12 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 		fr_link(data, hop_1);
 
 	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
@@ -427,7 +424,7 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *ipv6 = data + 55;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 95, new_headers_len = 54;
+	const __u32 headers_len = 55, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
@@ -436,15 +433,17 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	__be128 ipv6_dst = ld128(ipv6_2->src);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_unwrap_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -454,11 +453,10 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ipv6_dst);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 40);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 37
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -121,7 +121,7 @@ enum {
 	reason_forward_no_route, reason_forward_local, reason_forward_unreachable,
 	reason_forward_blackhole, reason_forward_prohibit, reason_forward_ipv6_version,
 	reason_forward_mapped_address, reason_forward_ipv6_payload_length, reason_forward_not_ip,
-	reason_forward_udp_checksum, reason_forward_not_vlan,
+	reason_forward_not_vlan,
 };
 
 static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
@@ -377,65 +377,35 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, v
 }
 
 static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, __u64 partial,
-						  struct val_ways *w)
+						  __u64 payload_len, struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_udp *udp = data + 38;
-	struct hdr_unit *unit = data + 46;
 	__u32 len = skb->len;
-	const __u32 headers_len = 50, new_headers_len = 46, udp_checksum_at = 44,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
-	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be32 unit_version_number_unit_checksum = ld32(&unit->version);
-
-	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 12) +
-		0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, old_udp_length, bpf_htons(payload_len + 12));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					 (__u64)bpf_htons(payload_len + 32) + ipv4_ttl_protocol);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					 ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 32, FR_POP_INNER,
+			    &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_unit *new_unit = data + 42;
 	if (direct)
 		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
-	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st32(&new_unit->version, unit_version_number_unit_checksum);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
@@ -527,69 +497,35 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&w->way.hop, 32ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
-	return forward_vlan_ipv4_send(skb, data, payload_len, partial, w);
+	return forward_vlan_ipv4_send(skb, data, payload_len, w);
 }
 
 static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, __u64 partial,
-						  struct val_ways *w)
+						  __u64 payload_len, struct val_ways *w)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_udp *udp = data + 58;
-	struct hdr_unit *unit = data + 66;
 	__u32 len = skb->len;
-	const __u32 headers_len = 70, new_headers_len = 66, udp_checksum_at = 64,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
-	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be32 unit_version_number_unit_checksum = ld32(&unit->version);
-
-	/* udp.checksum */
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, old_udp_length, bpf_htons(payload_len + 12));
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_POP_INNER, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 52, FR_POP_INNER,
+			    &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
+	if (unlikely(data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_forward_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_unit *new_unit = data + 62;
 	if (direct)
 		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st32(&new_unit->version, unit_version_number_unit_checksum);
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
@@ -669,11 +605,9 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 || partial == 0x3a0040 ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&w->way.hop, 52ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
-	return forward_vlan_ipv6_send(skb, data, payload_len, partial, w);
+	return forward_vlan_ipv6_send(skb, data, payload_len, w);
 }
 
 static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end,

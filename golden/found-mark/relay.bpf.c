@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 31
+#define FR_REASONS 30
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -67,7 +67,7 @@ enum {
 	reason_out_ipv4_reserved, reason_out_fragment, reason_out_ipv4_total_length,
 	reason_out_ipv4_checksum, reason_out_martian_source, reason_out_multicast,
 	reason_out_martian_destination, reason_out_not_udp, reason_out_udp_length,
-	reason_out_gso_packet, reason_out_tun_id, reason_out_udp_has_checksum, reason_out_length,
+	reason_out_gso_packet, reason_out_tun_id, reason_out_udp_has_checksum,
 	reason_out_partial_checksum, reason_out_no_memory, reason_out_fault,
 	reason_out_ipv6_version, reason_out_mapped_address, reason_out_ipv6_payload_length,
 	reason_out_not_inner,
@@ -78,26 +78,24 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 46;
 	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 34;
+	const __u32 headers_len = 46, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
 	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | ((be8(&ipv4->dscp_ecn) & 3) | 1));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - (ld32(&ipv4->version_ihl)) +
-			    (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 20));
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_out_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -107,12 +105,8 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
@@ -154,8 +148,6 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_out_udp_has_checksum);
 	__u64 payload_len = inner_end - 66;
-	if ((payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
@@ -169,7 +161,7 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 46;
 	__u32 len = skb->len;
-	const __u32 headers_len = 86, new_headers_len = 54;
+	const __u32 headers_len = 46, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -179,17 +171,14 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 			  ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) | 1) << 20) |
 			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
+	if (unlikely(data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_out_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
@@ -199,13 +188,7 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
@@ -237,8 +220,6 @@ static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void 
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_out_udp_has_checksum);
 	__u64 payload_len = inner_end - 86;
-	if (payload_len > 0xffff)
-		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 86 && (partial & 0xffff) < ((86ULL + payload_len) - 1))))

@@ -454,41 +454,31 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 						__u64 payload_len, struct val_ways *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 50;
-	struct hdr_note *note = data + 70;
 	__u32 len = skb->len;
-	const __u32 headers_len = 71, new_headers_len = 35;
-	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	const __u32 headers_len = 50, new_headers_len = 14;
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
-	__u8 note_n = ld8(&note->n);
 
 	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					    (__u64)bpf_htons(payload_len + 21) + ipv4_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					    ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 21, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_unwrap_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_note *new_note = data + 34;
 	if (direct)
 		fr_link(data, &way->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 21));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
-	st8(&new_note->n, note_n);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)

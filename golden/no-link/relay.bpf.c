@@ -574,32 +574,21 @@ enum {
 
 static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
-	struct hdr_ipv4 *ipv4 = data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 20, new_headers_len = 52;
-	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
-
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ld16(&ipv4->total_length) +
-					    bpf_htons(payload_len + 20));
+	const __u32 headers_len = 0, new_headers_len = 32;
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 52) +
 					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x11c5);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
-	__s64 csum = fr_complete_begin(skb, 0, 52);
+	__s64 csum = fr_complete_begin(skb, 0, 32);
 	struct hdr_ipv4 *new_ipv4 = data;
 	struct hdr_udp *new_udp = data + 20;
 	struct hdr_shim *new_shim = data + 28;
-	struct hdr_ipv4 *new_ipv4_2 = data + 32;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
@@ -611,14 +600,8 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_udp->length, bpf_htons(payload_len + 32));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_shim->id, bpf_htonl(7));
-	st16(&new_ipv4_2->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4_2->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4_2->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4_2->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4_2->src, ipv4_src_ipv4_dst);
-	st16(&new_ipv4_2->checksum, inner_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	fr_complete_end(skb, csum, 0, 52);
+	fr_complete_end(skb, csum, 0, 32);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -658,8 +641,7 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	    ((ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000) != 1))
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = inner_end - 20;
-	if ((payload_len + 52) > 0xffff || (payload_len + 32) > 0xffff ||
-	    (payload_len + 20) > 0xffff)
+	if ((payload_len + 52) > 0xffff || (payload_len + 32) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
@@ -670,34 +652,21 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 
 static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
-	struct hdr_ipv6 *ipv6 = data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 40, new_headers_len = 72;
-	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+	const __u32 headers_len = 0, new_headers_len = 32;
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 72) +
 					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x11c5);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 0, 64);
-		csum = fr_complete_without(skb, csum, 64, 8);
-	}
-
+	__s64 csum = fr_complete_begin(skb, 0, 32);
 	struct hdr_ipv4 *new_ipv4 = data;
 	struct hdr_udp *new_udp = data + 20;
 	struct hdr_shim *new_shim = data + 28;
-	struct hdr_ipv6 *new_ipv6 = data + 32;
 
 	st16(&new_ipv4->version_ihl, bpf_htons(0x4500));
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 72));
@@ -709,18 +678,8 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_udp->length, bpf_htons(payload_len + 52));
 	st16(&new_udp->checksum, bpf_htons(0));
 	st32(&new_shim->id, bpf_htonl(7));
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
 	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 64, 8);
-		fr_complete(skb, csum, 0, 64);
-	}
+	fr_complete_end(skb, csum, 0, 32);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -753,7 +712,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	    ((ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000) != 1))
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = inner_end - 40;
-	if ((payload_len + 72) > 0xffff || (payload_len + 52) > 0xffff || payload_len > 0xffff)
+	if ((payload_len + 72) > 0xffff || (payload_len + 52) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||

@@ -174,32 +174,25 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	struct hdr_udp *udp = at_tun_options_end + 20;
 	__u32 len = skb->len;
 	const __u32 inside_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be16 udp_src_port = bpf_htons(be8(&tun->n));
-	__be16 udp_dst_port = ld16(&udp->dst_port);
 
 	/* inside.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 8) +
-		0x1100;
+	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), ld16(&udp->checksum),
 					     inside_old_pseudo, inside_new_pseudo);
-	fr_csum_set_or_0(&inside_csum, (__u64)ld16(&udp->src_port) + old_udp_length,
-			 (__u64)udp_src_port + bpf_htons(payload_len + 8));
+	fr_csum_set_or_0(&inside_csum, ld16(&udp->src_port), udp_src_port);
 
 	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
-					    (__u64)bpf_htons(payload_len + 28) + ipv4_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
+					    ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (tun_options_end + 28), 42, payload_len, 0);
+	int err = fr_move(skb, tun_options_end, 14, payload_len + 28, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_decapsulate_fault,
 				 reason_decapsulate_no_memory);
@@ -222,14 +215,8 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 		fr_link(data, &w->way.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, udp_dst_port);
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&inside_csum));
 	st16(&new_ipv4->checksum, inner_checksum);
 	if (fr_finish(skb, inside_new_checksum_at, &inside_csum, BPF_F_MARK_MANGLED_0))
@@ -466,21 +453,21 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	const __u32 udp_checksum_at = 40;
 	__be32 eth_type_to_ecn = ld32(&eth->type);
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-	__be16 flow_id = ld16(&flow->id);
-	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
 	__u8 old_flow_kind = ld8(&flow->kind);
 	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__u64 odd_sum = flow_id;
+	__be16 old_flow_id = ld16(&flow->id);
+	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
 	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
 	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 34) & 1) != 0);
-	__u64 odd_sum_4 = flow_rest;
+	__u8 old_flow_rest = ld8(&flow->rest);
+	__u64 odd_sum_4 = old_flow_rest;
 	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -498,8 +485,8 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 old_flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -512,20 +499,20 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 					  ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len,
-			  udp_csum.partial ? FR_PAYLOAD : 0);
+	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
+			  0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 48 > (void *)(long)skb->data_end))
+	if (unlikely(data + 47 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_csum.partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 34);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 33);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -544,15 +531,13 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
-	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
-	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 34);
+	fr_complete_end(skb, csum, ETH_HLEN, 33);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -571,21 +556,21 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
 						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
 						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
-	__be16 flow_id = ld16(&flow->id);
-	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
 	__u8 old_flow_kind = ld8(&flow->kind);
 	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__u64 odd_sum = flow_id;
+	__be16 old_flow_id = ld16(&flow->id);
+	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
 	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 34) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
 	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 34) & 1) != 0);
-	__u64 odd_sum_4 = flow_rest;
+	__u8 old_flow_rest = ld8(&flow->rest);
+	__u64 odd_sum_4 = old_flow_rest;
 	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -601,24 +586,24 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 old_flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len, FR_TO_IPV6 |
+	int err = fr_move(skb, tun_options_end, 62, payload_len + 6, FR_TO_IPV6 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 68 > (void *)(long)skb->data_end))
+	if (unlikely(data + 67 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_csum.partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 54);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -637,14 +622,12 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
-	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
-	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 54);
+	fr_complete_end(skb, csum, ETH_HLEN, 53);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -790,21 +773,21 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-	__be16 flow_id = ld16(&flow->id);
-	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
 	__u8 old_flow_kind = ld8(&flow->kind);
 	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__u64 odd_sum = flow_id;
+	__be16 old_flow_id = ld16(&flow->id);
+	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
 	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
 	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 54) & 1) != 0);
-	__u64 odd_sum_4 = flow_rest;
+	__u8 old_flow_rest = ld8(&flow->rest);
+	__u64 odd_sum_4 = old_flow_rest;
 	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 54) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -821,24 +804,24 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 old_flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (tun_options_end + 6), 68, payload_len,
-			  udp_csum.partial ? FR_PAYLOAD : 0);
+	int err = fr_move(skb, tun_options_end, 62, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
+			  0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 68 > (void *)(long)skb->data_end))
+	if (unlikely(data + 67 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_csum.partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 54);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 53);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -857,14 +840,12 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
-	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
-	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 54);
+	fr_complete_end(skb, csum, ETH_HLEN, 53);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);
@@ -883,21 +864,21 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
 			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-	__be16 flow_id = ld16(&flow->id);
-	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
 	__u8 old_flow_kind = ld8(&flow->kind);
 	__be16 flow_sum = fr_checksum(fr_sum_of(ld16(&flow->sum)) - old_flow_kind + 9);
 
 	/* udp.checksum */
-	__u64 odd_sum = flow_id;
+	__be16 old_flow_id = ld16(&flow->id);
+	__u64 odd_sum = old_flow_id;
 	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 odd_sum_2 = old_flow_kind;
 	odd_sum_2 <<= 8 * ((((tun_options_end + 2) - 54) & 1) != 0);
 	__u64 odd_sum_3 = ld16(&flow->sum);
 	odd_sum_3 <<= 8 * ((((tun_options_end + 3) - 54) & 1) != 0);
-	__u64 odd_sum_4 = flow_rest;
+	__u8 old_flow_rest = ld8(&flow->rest);
+	__u64 odd_sum_4 = old_flow_rest;
 	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 54) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -914,8 +895,8 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
-					 flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 old_flow_id + ((__u64)flow_sum << 8) +
+					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -923,20 +904,20 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 					   ld32(p->remote.addr + 12) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (tun_options_end + 6), 48, payload_len, FR_TO_IPV4 |
+	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, FR_TO_IPV4 |
 			  (udp_csum.partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 48 > (void *)(long)skb->data_end))
+	if (unlikely(data + 47 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_csum.partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 34);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 33);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -956,15 +937,13 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
-	st16(&new_flow->id, flow_id);
 	st8(&new_flow->kind, 9);
-	st8(&new_flow->rest, flow_rest);
 	st16(&new_flow->sum, flow_sum);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, 34);
+	fr_complete_end(skb, csum, ETH_HLEN, 33);
 
 	fr_count(reason_strip_sent, len);
 	return fr_send(&p->hop_remote, direct);

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 160
+#define FR_REASONS 159
 #define FR_NEEDS_ROWS 48
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -621,50 +621,30 @@ enum {
 	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
 	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_udp_has_checksum,
-	reason_unwrap_length, reason_unwrap_partial_checksum, reason_unwrap_no_memory,
-	reason_unwrap_fault,
+	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
 };
 
 static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 46;
 	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 34;
+	const __u32 headers_len = 46, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
 	__be16 eth_src_2 = ld16(eth->src + 4);
-	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
-	/* inner.checksum */
-	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ld16(&ipv4->total_length) +
-					    bpf_htons(payload_len + 20));
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
 	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
 	st32(new_eth->src, eth_src);
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
-	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -724,8 +704,6 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_unwrap_udp_has_checksum);
 	__u64 payload_len = inner_end - 66;
-	if ((payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_unwrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
@@ -803,7 +781,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tighten_sent = 79, reason_tighten_pass, reason_tighten_inactive,
+	reason_tighten_sent = 78, reason_tighten_pass, reason_tighten_inactive,
 	reason_tighten_vlan_tag, reason_tighten_other_host, reason_tighten_link_broadcast,
 	reason_tighten_link_multicast, reason_tighten_truncated, reason_tighten_not_ipv4,
 	reason_tighten_ipv4_version, reason_tighten_ip_options, reason_tighten_ipv4_reserved,
@@ -1017,7 +995,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_narrow_sent = 114, reason_narrow_pass, reason_narrow_inactive,
+	reason_narrow_sent = 113, reason_narrow_pass, reason_narrow_inactive,
 	reason_narrow_vlan_tag, reason_narrow_other_host, reason_narrow_link_broadcast,
 	reason_narrow_link_multicast, reason_narrow_truncated, reason_narrow_not_ipv4,
 	reason_narrow_ipv4_version, reason_narrow_ip_options, reason_narrow_ipv4_reserved,

@@ -67,6 +67,9 @@ func expr(e ir.Expr) string {
 	case *ir.ByteAt:
 		return fmt.Sprintf("%s[%d]", operand(e.X), e.Index)
 	case *ir.SumOK:
+		if e.Size != nil {
+			return fmt.Sprintf("sum_ok[%s +%s]", offset(e.Off), operand(e.Size))
+		}
 		return fmt.Sprintf("sum_ok[%s +%d]", offset(e.Off), e.Len)
 	case *ir.Pick:
 		return fmt.Sprintf("pick(%s, %s, %s)", expr(e.If), expr(e.Then), expr(e.Else))
