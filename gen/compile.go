@@ -4,6 +4,7 @@
 //	state.go    settings, tables and sessions: types, layouts, hidden members
 //	groups.go   groups of receivers, events, and what spends credits
 //	program.go  one program: its stack becomes a tree of paths, one for each sequence of headers
+//	choose.go   headers that only rows can tell apart
 //	parse.go    one header on one path: where its fields are, what has to hold
 //	expr.go     expressions: names, types, ranges
 //	match.go    constraints as conditions

@@ -31,6 +31,7 @@ type program struct {
 	least  map[*ir.Var]int  // how much of the packet is in front of a variable place at least
 	starts map[*ir.Var]bool // where headers begin after the payload of another one
 	each   bool             // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
+	trying bool             // an alternative is tried: what would stop a packet leads to the next one
 }
 
 // layer is a header on a path.
@@ -85,6 +86,7 @@ func (c *compiler) program(src *spec.Program) {
 	errors := c.diags.Len()
 	p.checkRules(src.Rules)
 	p.checkFollowers()
+	p.checkChoice()
 	p.checkHook()
 	p.checkLapsed()
 	blk := &p.out.Body
@@ -124,10 +126,18 @@ func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.P
 
 // went is the reason for a packet to pass to the stack, or for a receiver to get no copy.
 func (p *program) went(name, doc string, pos diag.Pos) int {
-	if p.each {
-		return p.reason(name, ir.Declined, doc, pos)
+	if p.trying {
+		return next
 	}
-	return p.reason(name, ir.Punted, doc, pos)
+	return p.reason(name, p.stopped(), doc, pos)
+}
+
+// stopped is what happens to what a reason of went stops.
+func (p *program) stopped() ir.ReasonKind {
+	if p.each {
+		return ir.Declined
+	}
+	return ir.Punted
 }
 
 // unique makes a name for a variable or a row that no other has.
@@ -246,6 +256,10 @@ func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *
 		}
 		e, off, end = &must, p.begin(e, host, blk), host.limit
 	}
+	if e.ByLookup {
+		p.choose(i, e, path, parent, off, end, blk)
+		return
+	}
 	arms, tagged := p.arms(e, path, parent, off, end, blk)
 	if len(arms) == 0 {
 		return // reported
@@ -340,7 +354,8 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 			if c == nil && (i < len(hs)-1 || e.Optional) {
 				p.diags.Add(codeStack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
 					WithRelated(h.Name.Pos, "the header is declared here").
-					WithHint("give one of its first fields a value (is), or declare what it comes after")
+					WithHint("give one of its first fields a value (is), or declare what it comes after; or let the "+
+					"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
 				return nil, false
 			}
 			cond = c
@@ -407,9 +422,10 @@ func (p *program) order(front, rest []*spec.StackEntry) []string {
 	return nil
 }
 
-func (p *program) truncated(pos diag.Pos) int {
-	return p.went("truncated", "the packet ends inside a header", pos)
-}
+// tooShort is what reason truncated says.
+const tooShort = "the packet ends inside a header"
+
+func (p *program) truncated(pos diag.Pos) int { return p.went("truncated", tooShort, pos) }
 
 // follows returns the condition under which h follows parent (nil: none is needed), and whether it can.
 func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
@@ -519,7 +535,7 @@ func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
 }
 
 func (p *program) superPacket(pos diag.Pos) int {
-	return p.went("gso_packet", "a GSO packet: several datagrams in one buffer", pos)
+	return p.reason("gso_packet", p.stopped(), "a GSO packet: several datagrams in one buffer", pos)
 }
 
 // pull notes how many bytes from the start of the frame the program reads.

@@ -58,13 +58,18 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 	if early && s.when(src.When, blk) {
 		return
 	}
-	s.lookups(src.Lookups, &blk, nil)
+	var nest func(ir.Expr, diag.Pos)
+	if s.trying {
+		nest = func(found ir.Expr, pos diag.Pos) { emit(blk, &ir.Guard{Cond: found, Reason: next, Pos: pos}) }
+	}
+	s.lookups(src.Lookups, &blk, nest)
 	if late {
 		s.findPriority(blk)
 	}
 	if src.When != nil && !early && s.when(src.When, blk) {
 		return
 	}
+	s.trying = false
 	for i, r := range src.Rules {
 		if s.rule(r, src.Rules[i+1:], blk) {
 			return
@@ -159,7 +164,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 			miss = s.went("no_"+t.Name, "no row in "+t.Name, l.Pos)
 		}
 		s.out.Rows = append(s.out.Rows, row)
-		changing := s.went("changing", "user space changed rows at each attempt to read one", l.Pos)
+		changing := s.reason("changing", s.stopped(), "user space changed rows at each attempt to read one", l.Pos)
 		emit(*blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
 		if row.Optional && !l.Optional {
 			nest(&ir.RowHas{Row: row}, l.Pos)

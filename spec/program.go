@@ -64,7 +64,8 @@ func (l *loader) ruleList(v cue.Value, short, what string, pos diag.Pos, vars ma
 	return all
 }
 
-// stackEntry reads "udp", "vlan?", {l4: ["udp", "tcp"]} or {second: "frame", after: "first"}.
+// stackEntry reads "udp", "vlan?", {l4: ["udp", "tcp"]}, {second: "frame", after: "first"} or
+// {id: ["id8", "id4"], by: "lookup"}.
 func (l *loader) stackEntry(v cue.Value) *StackEntry {
 	if text, p, ok := l.text(v); ok {
 		n, optional := maybe(Name{text, p.pos})
@@ -74,12 +75,12 @@ func (l *loader) stackEntry(v cue.Value) *StackEntry {
 		}
 		return &StackEntry{Var: n, Headers: []Name{n}, Optional: optional, Pos: n.Pos}
 	}
-	n, headers, after, ok := l.entry(v)
+	n, headers, e, ok := l.entry(v)
 	if !ok {
 		return nil
 	}
-	n, optional := maybe(n)
-	e := &StackEntry{Var: l.named(n, "stack entry"), Optional: optional, After: after, Pos: n.Pos}
+	n, e.Optional = maybe(n)
+	e.Var, e.Pos = l.named(n, "stack entry"), n.Pos
 	if headers.IncompleteKind() == cue.StringKind {
 		e.Headers = []Name{l.name(headers, "header")}
 	} else if e.Headers = l.nameList(headers, "header"); l.empty(headers) {
@@ -88,21 +89,33 @@ func (l *loader) stackEntry(v cue.Value) *StackEntry {
 	return e
 }
 
-// entry splits {second: "frame", after: "first"}; an entry may also be called after.
-func (l *loader) entry(v cue.Value) (n Name, headers cue.Value, after *Name, ok bool) {
+// entry splits {second: "frame", after: "first", by: "lookup"}; an entry may also be called after or by.
+func (l *loader) entry(v cue.Value) (n Name, headers cue.Value, e *StackEntry, ok bool) {
+	e = &StackEntry{}
+	after, by := get(v, "after"), get(v, "by")
+	isAfter := after.IncompleteKind() == cue.StringKind
+	word, _, isBy := l.text(by)
+	isBy = isBy && word == byLookup
 	var rest []Name
 	l.each(v, func(m Name, w cue.Value) {
-		if m.Value != "after" {
+		if !(m.Value == "after" && isAfter || m.Value == "by" && isBy) {
 			rest, n, headers = append(rest, m), m, w
 		}
 	})
-	if a := get(v, "after"); a.IncompleteKind() == cue.StringKind && len(rest) == 1 {
-		name := l.name(a, "stack entry")
-		return n, headers, &name, true
+	if len(rest) != 1 {
+		n, headers, ok = l.only(v, "a stack entry")
+		return n, headers, e, ok
 	}
-	n, headers, ok = l.only(v, "a stack entry")
-	return n, headers, nil, ok
+	if isAfter {
+		name := l.name(after, "stack entry")
+		e.After = &name
+	}
+	e.ByLookup = isBy
+	return n, headers, e, true
 }
+
+// byLookup is what a stack entry says whose alternatives rows choose from: by: "lookup".
+const byLookup = "lookup"
 
 // maybe splits the ? off a name.
 func maybe(n Name) (Name, bool) {

@@ -330,6 +330,7 @@ type StackEntry struct {
 	Headers  []Name
 	Optional bool
 	After    *Name // the entry after whose payload it begins; nil: inside of the one in front of it
+	ByLookup bool  // rows choose among the alternatives: the first with which the program's lookups find theirs
 	Pos      diag.Pos
 }
 

@@ -51,16 +51,10 @@ type Options struct {
 type Relay struct {
 	rt *runtime.Relay
 
-	// Swap8 runs at tc/ingress and takes eth ipv4 udp short8; eth ipv6 udp short8.
-	Swap8 *Swap8Program
-	// Swap0 runs at tc/ingress and takes eth ipv4 udp short0; eth ipv6 udp short0.
-	Swap0 *Swap0Program
-	// Swap4 runs at tc/ingress and takes eth ipv4 udp short4; eth ipv6 udp short4.
-	Swap4 *Swap4Program
-	// Swap16 runs at tc/ingress and takes eth ipv4 udp short16; eth ipv6 udp short16.
-	Swap16 *Swap16Program
-	// Swap20 runs at tc/ingress and takes eth ipv4 udp short20; eth ipv6 udp short20.
-	Swap20 *Swap20Program
+	// Swap runs at tc/ingress and takes eth ipv4 udp short20; eth ipv4 udp short16; eth ipv4 udp short8; eth ipv4 udp
+	// short4; eth ipv4 udp short0; eth ipv6 udp short20; eth ipv6 udp short16; eth ipv6 udp short8; eth ipv6 udp short4;
+	// eth ipv6 udp short0.
+	Swap *SwapProgram
 }
 
 // Load loads the relay, or adopts the one that is pinned. Nothing is attached yet, unless it was adopted. Where it
@@ -81,12 +75,8 @@ func Load(opt Options) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		rt:     rt,
-		Swap8:  &Swap8Program{rt.Program("swap8")},
-		Swap0:  &Swap0Program{rt.Program("swap0")},
-		Swap4:  &Swap4Program{rt.Program("swap4")},
-		Swap16: &Swap16Program{rt.Program("swap16")},
-		Swap20: &Swap20Program{rt.Program("swap20")},
+		rt:   rt,
+		Swap: &SwapProgram{rt.Program("swap")},
 	}, nil
 }
 
@@ -100,309 +90,65 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// Swap8Program is the program "swap8": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by Swap8Reason.
-type Swap8Program struct{ *runtime.Program }
+// SwapProgram is the program "swap": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by SwapReason.
+type SwapProgram struct{ *runtime.Program }
 
-// Swap8Reason is what became of a packet that swap8 saw.
-type Swap8Reason int
+// SwapReason is what became of a packet that swap saw.
+type SwapReason int
 
-// The reasons of swap8.
+// The reasons of swap.
 const (
-	Swap8Sent            Swap8Reason = iota // rewritten and sent
-	Swap8Pass                               // passed to the stack, as the spec says
-	Swap8Inactive                           // the relay's lease has expired
-	Swap8VLANTag                            // a VLAN tag that the stack doesn't have
-	Swap8OtherHost                          // a frame for another host
-	Swap8LinkBroadcast                      // a link-layer broadcast
-	Swap8LinkMulticast                      // a link-layer multicast
-	Swap8Truncated                          // the packet ends inside a header
-	Swap8IPv4Version                        // ipv4.version is not 4
-	Swap8IPOptions                          // ipv4.ihl is not 5
-	Swap8IPv4Reserved                       // ipv4.reserved is not 0
-	Swap8Fragment                           // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	Swap8IPv4TotalLength                    // ipv4.total_length disagrees with the packet
-	Swap8IPv4Checksum                       // ipv4: checksum is wrong
+	SwapSent            SwapReason = iota // rewritten and sent
+	SwapPass                              // passed to the stack, as the spec says
+	SwapInactive                          // the relay's lease has expired
+	SwapVLANTag                           // a VLAN tag that the stack doesn't have
+	SwapOtherHost                         // a frame for another host
+	SwapLinkBroadcast                     // a link-layer broadcast
+	SwapLinkMulticast                     // a link-layer multicast
+	SwapTruncated                         // the packet ends inside a header
+	SwapIPv4Version                       // ipv4.version is not 4
+	SwapIPOptions                         // ipv4.ihl is not 5
+	SwapIPv4Reserved                      // ipv4.reserved is not 0
+	SwapFragment                          // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	SwapIPv4TotalLength                   // ipv4.total_length disagrees with the packet
+	SwapIPv4Checksum                      // ipv4: checksum is wrong
 	// a source that no other host has: unspecified, loopback, multicast or broadcast
-	Swap8MartianSource
-	Swap8Multicast          // a multicast or broadcast destination
-	Swap8MartianDestination // a destination that no other host has: unspecified or loopback
-	Swap8NotUDP             // no udp header here
-	Swap8UDPLength          // udp.length disagrees with the packet
-	Swap8GSOPacket          // a GSO packet: several datagrams in one buffer
-	Swap8Short8Long         // short8.long is not 0
-	Swap8NoByID             // no row in by_id
-	Swap8Changing           // user space changed rows at each attempt to read one
-	Swap8AddressFamily      // an address of the other IP version
-	Swap8PartialChecksum    // a partial checksum in a header that the stack doesn't name
-	Swap8NoMemory           // the kernel has no memory to change the packet
-	Swap8Fault              // dropped: the kernel failed after the first change
-	Swap8TooBig             // larger than the MTU towards the destination
-	Swap8NoRoute            // no route to the destination
-	Swap8Local              // the destination is this host
-	Swap8Unreachable        // the route's type is unreachable
-	Swap8Blackhole          // the route's type is blackhole
-	Swap8Prohibit           // the route's type is prohibit
-	Swap8UDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	Swap8NoRule             // no rule applies
-	Swap8IPv6Version        // ipv6.version is not 6
-	Swap8MappedAddress      // an IPv4-mapped address in an IPv6 header
-	Swap8IPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	Swap8NotIP              // no ip header here
+	SwapMartianSource
+	SwapMulticast          // a multicast or broadcast destination
+	SwapMartianDestination // a destination that no other host has: unspecified or loopback
+	SwapNotUDP             // no udp header here
+	SwapUDPLength          // udp.length disagrees with the packet
+	SwapGSOPacket          // a GSO packet: several datagrams in one buffer
+	SwapChanging           // user space changed rows at each attempt to read one
+	SwapAddressFamily      // an address of the other IP version
+	SwapPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	SwapNoMemory           // the kernel has no memory to change the packet
+	SwapFault              // dropped: the kernel failed after the first change
+	SwapTooBig             // larger than the MTU towards the destination
+	SwapNoRoute            // no route to the destination
+	SwapLocal              // the destination is this host
+	SwapUnreachable        // the route's type is unreachable
+	SwapBlackhole          // the route's type is blackhole
+	SwapProhibit           // the route's type is prohibit
+	SwapUDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
+	SwapNoRule             // no rule applies
+	SwapLongHeader         // short0.long is not 0
+	SwapNoByID             // no row in by_id
+	SwapIPv6Version        // ipv6.version is not 6
+	SwapMappedAddress      // an IPv4-mapped address in an IPv6 header
+	SwapIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	SwapNotIP              // no ip header here
 )
 
 // Desc says what the reason means.
-func (r Swap8Reason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
+func (r SwapReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
-func (r Swap8Reason) String() string { return r.Desc().Name }
+func (r SwapReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *Swap8Program) Count(r Swap8Reason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
-// Swap0Program is the program "swap0": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by Swap0Reason.
-type Swap0Program struct{ *runtime.Program }
-
-// Swap0Reason is what became of a packet that swap0 saw.
-type Swap0Reason int
-
-// The reasons of swap0.
-const (
-	Swap0Sent            Swap0Reason = iota // rewritten and sent
-	Swap0Pass                               // passed to the stack, as the spec says
-	Swap0Inactive                           // the relay's lease has expired
-	Swap0VLANTag                            // a VLAN tag that the stack doesn't have
-	Swap0OtherHost                          // a frame for another host
-	Swap0LinkBroadcast                      // a link-layer broadcast
-	Swap0LinkMulticast                      // a link-layer multicast
-	Swap0Truncated                          // the packet ends inside a header
-	Swap0IPv4Version                        // ipv4.version is not 4
-	Swap0IPOptions                          // ipv4.ihl is not 5
-	Swap0IPv4Reserved                       // ipv4.reserved is not 0
-	Swap0Fragment                           // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	Swap0IPv4TotalLength                    // ipv4.total_length disagrees with the packet
-	Swap0IPv4Checksum                       // ipv4: checksum is wrong
-	// a source that no other host has: unspecified, loopback, multicast or broadcast
-	Swap0MartianSource
-	Swap0Multicast          // a multicast or broadcast destination
-	Swap0MartianDestination // a destination that no other host has: unspecified or loopback
-	Swap0NotUDP             // no udp header here
-	Swap0UDPLength          // udp.length disagrees with the packet
-	Swap0GSOPacket          // a GSO packet: several datagrams in one buffer
-	Swap0Short0Long         // short0.long is not 0
-	Swap0NoByID             // no row in by_id
-	Swap0Changing           // user space changed rows at each attempt to read one
-	Swap0AddressFamily      // an address of the other IP version
-	Swap0PartialChecksum    // a partial checksum in a header that the stack doesn't name
-	Swap0NoMemory           // the kernel has no memory to change the packet
-	Swap0Fault              // dropped: the kernel failed after the first change
-	Swap0TooBig             // larger than the MTU towards the destination
-	Swap0NoRoute            // no route to the destination
-	Swap0Local              // the destination is this host
-	Swap0Unreachable        // the route's type is unreachable
-	Swap0Blackhole          // the route's type is blackhole
-	Swap0Prohibit           // the route's type is prohibit
-	Swap0UDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	Swap0NoRule             // no rule applies
-	Swap0IPv6Version        // ipv6.version is not 6
-	Swap0MappedAddress      // an IPv4-mapped address in an IPv6 header
-	Swap0IPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	Swap0NotIP              // no ip header here
-)
-
-// Desc says what the reason means.
-func (r Swap0Reason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) }
-
-// String names the reason as the spec and the command line do.
-func (r Swap0Reason) String() string { return r.Desc().Name }
-
-// Count returns how many packets ended with the reason.
-func (p *Swap0Program) Count(r Swap0Reason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
-// Swap4Program is the program "swap4": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by Swap4Reason.
-type Swap4Program struct{ *runtime.Program }
-
-// Swap4Reason is what became of a packet that swap4 saw.
-type Swap4Reason int
-
-// The reasons of swap4.
-const (
-	Swap4Sent            Swap4Reason = iota // rewritten and sent
-	Swap4Pass                               // passed to the stack, as the spec says
-	Swap4Inactive                           // the relay's lease has expired
-	Swap4VLANTag                            // a VLAN tag that the stack doesn't have
-	Swap4OtherHost                          // a frame for another host
-	Swap4LinkBroadcast                      // a link-layer broadcast
-	Swap4LinkMulticast                      // a link-layer multicast
-	Swap4Truncated                          // the packet ends inside a header
-	Swap4IPv4Version                        // ipv4.version is not 4
-	Swap4IPOptions                          // ipv4.ihl is not 5
-	Swap4IPv4Reserved                       // ipv4.reserved is not 0
-	Swap4Fragment                           // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	Swap4IPv4TotalLength                    // ipv4.total_length disagrees with the packet
-	Swap4IPv4Checksum                       // ipv4: checksum is wrong
-	// a source that no other host has: unspecified, loopback, multicast or broadcast
-	Swap4MartianSource
-	Swap4Multicast          // a multicast or broadcast destination
-	Swap4MartianDestination // a destination that no other host has: unspecified or loopback
-	Swap4NotUDP             // no udp header here
-	Swap4UDPLength          // udp.length disagrees with the packet
-	Swap4GSOPacket          // a GSO packet: several datagrams in one buffer
-	Swap4Short4Long         // short4.long is not 0
-	Swap4NoByID             // no row in by_id
-	Swap4Changing           // user space changed rows at each attempt to read one
-	Swap4AddressFamily      // an address of the other IP version
-	Swap4PartialChecksum    // a partial checksum in a header that the stack doesn't name
-	Swap4NoMemory           // the kernel has no memory to change the packet
-	Swap4Fault              // dropped: the kernel failed after the first change
-	Swap4TooBig             // larger than the MTU towards the destination
-	Swap4NoRoute            // no route to the destination
-	Swap4Local              // the destination is this host
-	Swap4Unreachable        // the route's type is unreachable
-	Swap4Blackhole          // the route's type is blackhole
-	Swap4Prohibit           // the route's type is prohibit
-	Swap4UDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	Swap4NoRule             // no rule applies
-	Swap4IPv6Version        // ipv6.version is not 6
-	Swap4MappedAddress      // an IPv4-mapped address in an IPv6 header
-	Swap4IPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	Swap4NotIP              // no ip header here
-)
-
-// Desc says what the reason means.
-func (r Swap4Reason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r)) }
-
-// String names the reason as the spec and the command line do.
-func (r Swap4Reason) String() string { return r.Desc().Name }
-
-// Count returns how many packets ended with the reason.
-func (p *Swap4Program) Count(r Swap4Reason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
-
-// Swap16Program is the program "swap16": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by Swap16Reason.
-type Swap16Program struct{ *runtime.Program }
-
-// Swap16Reason is what became of a packet that swap16 saw.
-type Swap16Reason int
-
-// The reasons of swap16.
-const (
-	Swap16Sent            Swap16Reason = iota // rewritten and sent
-	Swap16Pass                                // passed to the stack, as the spec says
-	Swap16Inactive                            // the relay's lease has expired
-	Swap16VLANTag                             // a VLAN tag that the stack doesn't have
-	Swap16OtherHost                           // a frame for another host
-	Swap16LinkBroadcast                       // a link-layer broadcast
-	Swap16LinkMulticast                       // a link-layer multicast
-	Swap16Truncated                           // the packet ends inside a header
-	Swap16IPv4Version                         // ipv4.version is not 4
-	Swap16IPOptions                           // ipv4.ihl is not 5
-	Swap16IPv4Reserved                        // ipv4.reserved is not 0
-	Swap16Fragment                            // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	Swap16IPv4TotalLength                     // ipv4.total_length disagrees with the packet
-	Swap16IPv4Checksum                        // ipv4: checksum is wrong
-	// a source that no other host has: unspecified, loopback, multicast or broadcast
-	Swap16MartianSource
-	Swap16Multicast          // a multicast or broadcast destination
-	Swap16MartianDestination // a destination that no other host has: unspecified or loopback
-	Swap16NotUDP             // no udp header here
-	Swap16UDPLength          // udp.length disagrees with the packet
-	Swap16GSOPacket          // a GSO packet: several datagrams in one buffer
-	Swap16Short16Long        // short16.long is not 0
-	Swap16NoByID             // no row in by_id
-	Swap16Changing           // user space changed rows at each attempt to read one
-	Swap16AddressFamily      // an address of the other IP version
-	Swap16PartialChecksum    // a partial checksum in a header that the stack doesn't name
-	Swap16NoMemory           // the kernel has no memory to change the packet
-	Swap16Fault              // dropped: the kernel failed after the first change
-	Swap16TooBig             // larger than the MTU towards the destination
-	Swap16NoRoute            // no route to the destination
-	Swap16Local              // the destination is this host
-	Swap16Unreachable        // the route's type is unreachable
-	Swap16Blackhole          // the route's type is blackhole
-	Swap16Prohibit           // the route's type is prohibit
-	Swap16UDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	Swap16NoRule             // no rule applies
-	Swap16IPv6Version        // ipv6.version is not 6
-	Swap16MappedAddress      // an IPv4-mapped address in an IPv6 header
-	Swap16IPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	Swap16NotIP              // no ip header here
-)
-
-// Desc says what the reason means.
-func (r Swap16Reason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r)) }
-
-// String names the reason as the spec and the command line do.
-func (r Swap16Reason) String() string { return r.Desc().Name }
-
-// Count returns how many packets ended with the reason.
-func (p *Swap16Program) Count(r Swap16Reason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
-
-// Swap20Program is the program "swap20": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by Swap20Reason.
-type Swap20Program struct{ *runtime.Program }
-
-// Swap20Reason is what became of a packet that swap20 saw.
-type Swap20Reason int
-
-// The reasons of swap20.
-const (
-	Swap20Sent            Swap20Reason = iota // rewritten and sent
-	Swap20Pass                                // passed to the stack, as the spec says
-	Swap20Inactive                            // the relay's lease has expired
-	Swap20VLANTag                             // a VLAN tag that the stack doesn't have
-	Swap20OtherHost                           // a frame for another host
-	Swap20LinkBroadcast                       // a link-layer broadcast
-	Swap20LinkMulticast                       // a link-layer multicast
-	Swap20Truncated                           // the packet ends inside a header
-	Swap20IPv4Version                         // ipv4.version is not 4
-	Swap20IPOptions                           // ipv4.ihl is not 5
-	Swap20IPv4Reserved                        // ipv4.reserved is not 0
-	Swap20Fragment                            // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
-	Swap20IPv4TotalLength                     // ipv4.total_length disagrees with the packet
-	Swap20IPv4Checksum                        // ipv4: checksum is wrong
-	// a source that no other host has: unspecified, loopback, multicast or broadcast
-	Swap20MartianSource
-	Swap20Multicast          // a multicast or broadcast destination
-	Swap20MartianDestination // a destination that no other host has: unspecified or loopback
-	Swap20NotUDP             // no udp header here
-	Swap20UDPLength          // udp.length disagrees with the packet
-	Swap20GSOPacket          // a GSO packet: several datagrams in one buffer
-	Swap20Short20Long        // short20.long is not 0
-	Swap20NoByID             // no row in by_id
-	Swap20Changing           // user space changed rows at each attempt to read one
-	Swap20AddressFamily      // an address of the other IP version
-	Swap20PartialChecksum    // a partial checksum in a header that the stack doesn't name
-	Swap20NoMemory           // the kernel has no memory to change the packet
-	Swap20Fault              // dropped: the kernel failed after the first change
-	Swap20TooBig             // larger than the MTU towards the destination
-	Swap20NoRoute            // no route to the destination
-	Swap20Local              // the destination is this host
-	Swap20Unreachable        // the route's type is unreachable
-	Swap20Blackhole          // the route's type is blackhole
-	Swap20Prohibit           // the route's type is prohibit
-	Swap20UDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	Swap20NoRule             // no rule applies
-	Swap20IPv6Version        // ipv6.version is not 6
-	Swap20MappedAddress      // an IPv4-mapped address in an IPv6 header
-	Swap20IPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	Swap20NotIP              // no ip header here
-)
-
-// Desc says what the reason means.
-func (r Swap20Reason) Desc() abi.Reason { return desc.Programs[4].Reason(int(r)) }
-
-// String names the reason as the spec and the command line do.
-func (r Swap20Reason) String() string { return r.Desc().Name }
-
-// Count returns how many packets ended with the reason.
-func (p *Swap20Program) Count(r Swap20Reason) (runtime.Count, error) {
-	return p.Program.CountAt(int(r))
-}
+func (p *SwapProgram) Count(r SwapReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
 // Forwarding is what a session "forwarding" is opened with.
 type Forwarding struct {
@@ -553,7 +299,7 @@ var desc = abi.Desc{
 		}, Size: 65536},
 	},
 	Programs: []abi.Program{
-		{Name: "swap8", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "swap", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -576,8 +322,6 @@ var desc = abi.Desc{
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "short8_long", Kind: abi.ReasonPunted, Doc: "short8.long is not 0"},
-			{Name: "no_by_id", Kind: abi.ReasonPunted, Doc: "no row in by_id"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
@@ -593,190 +337,8 @@ var desc = abi.Desc{
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
-			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
-				Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
-		}},
-		{Name: "swap0", Hook: abi.HookIngress, L2: true, Base: 39, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted,
-				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted,
-				Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
-			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "short0_long", Kind: abi.ReasonPunted, Doc: "short0.long is not 0"},
+			{Name: "long_header", Kind: abi.ReasonPunted, Doc: "short0.long is not 0"},
 			{Name: "no_by_id", Kind: abi.ReasonPunted, Doc: "no row in by_id"},
-			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted,
-				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
-			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
-				Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
-		}},
-		{Name: "swap4", Hook: abi.HookIngress, L2: true, Base: 78, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted,
-				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted,
-				Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
-			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "short4_long", Kind: abi.ReasonPunted, Doc: "short4.long is not 0"},
-			{Name: "no_by_id", Kind: abi.ReasonPunted, Doc: "no row in by_id"},
-			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted,
-				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
-			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
-				Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
-		}},
-		{Name: "swap16", Hook: abi.HookIngress, L2: true, Base: 117, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted,
-				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted,
-				Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
-			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "short16_long", Kind: abi.ReasonPunted, Doc: "short16.long is not 0"},
-			{Name: "no_by_id", Kind: abi.ReasonPunted, Doc: "no row in by_id"},
-			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted,
-				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
-			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
-				Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
-		}},
-		{Name: "swap20", Hook: abi.HookIngress, L2: true, Base: 156, Reasons: []abi.Reason{
-			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
-			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: abi.ReasonPunted,
-				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: abi.ReasonPunted,
-				Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
-			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "short20_long", Kind: abi.ReasonPunted, Doc: "short20.long is not 0"},
-			{Name: "no_by_id", Kind: abi.ReasonPunted, Doc: "no row in by_id"},
-			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted,
-				Doc: "a partial checksum in a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
-			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
-			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,

@@ -258,7 +258,7 @@ func (t *tunnel) offload(r *registration) {
 	}
 }
 
-// swapped reports whether the relay has a program for connection IDs of this length.
+// swapped reports whether the relay has a header for connection IDs of this length.
 func swapped(length int) bool { return slices.Contains([]int{0, 4, 8, 16, 20}, length) }
 
 // words returns a connection ID as the relay's integers.

@@ -16,7 +16,21 @@ func (g *generator) program(name string) string {
 		taken = append(taken, gr.name)
 	}
 	names := g.namer(taken...)
-	s := g.newScope(g.stack(names), names)
+	stack := g.stack(names)
+	s := g.newScope(stack, names)
+	if e := g.chosen(names, stack); e != nil {
+		s = g.newScope(append(stack, e), names)
+		for range 8 { // a row has to choose
+			if l := s.lookup(s.wanted()); l != nil {
+				l.optional = false
+				s.chooses = l
+				break
+			}
+		}
+		if s.chooses == nil {
+			s = g.newScope(stack, names)
+		}
+	}
 	s.hook = pick(g, []string{"tc/ingress", "tc/ingress", "tc/ingress", "tc/egress"})
 	return s.program(name)
 }
@@ -50,6 +64,10 @@ func (s *scope) program(name string) string {
 		when, s = s.asserting(2)
 	}
 	var lookups []string
+	if s.chooses != nil {
+		lookups = append(lookups, s.chooses.text(g))
+		s.found(s.chooses)
+	}
 	for range max(0, g.IntN(4)-1) {
 		if l := s.lookup(s.wanted()); l != nil {
 			lookups = append(lookups, l.text(g))
@@ -383,4 +401,32 @@ func (g *generator) userEntry(names *namer, stack []*entry) *entry {
 		}
 	}
 	return g.entry(names, announced(h) && g.one(4), h)
+}
+
+// chosen makes a last place for headers among which rows choose, or returns nil.
+func (g *generator) chosen(names *namer, stack []*entry) *entry {
+	last := stack[len(stack)-1]
+	if last.optional || last.after != "" || !g.one(3) {
+		return nil
+	}
+	var fit []*header
+	for _, h := range g.headers {
+		plain := !slices.ContainsFunc(h.fields, func(f *field) bool {
+			return f.when != "" || f.kind == varintField || strings.Contains(f.rest, "role: ")
+		})
+		if plain && last.all(func(p *header) bool { return h.follows(p) }) &&
+			!slices.ContainsFunc(stack, func(e *entry) bool { return slices.Contains(e.alts, h) }) {
+			fit = append(fit, h)
+		}
+	}
+	if len(fit) < 2 {
+		return nil
+	}
+	e := &entry{name: names.next(), alts: fit[:min(len(fit), g.between(2, 3))]}
+	var list []string
+	for _, h := range e.alts {
+		list = append(list, fmt.Sprintf("%q", h.name))
+	}
+	e.text = fmt.Sprintf("{%s: [%s], by: \"lookup\"}", label(e.name), strings.Join(list, ", "))
+	return e
 }

@@ -84,6 +84,7 @@ type scope struct {
 
 	hook     string
 	socket   bool            // there is no packet, but a socket
+	chooses  *lookup         // whose row says which of the last headers a packet has; nil: none has to
 	inFan    bool            // in the rules of a fan-out
 	padding  map[*entry]bool // headers that these rules may make zeros of, and set no fields of
 	hasLevel bool            // the program says what its packets' priority is

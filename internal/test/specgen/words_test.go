@@ -24,6 +24,7 @@ func TestWords(t *testing.T) {
 	missing["type with a value for each level of priority"] = regexp.MustCompile(`: "\w+\[priority\]"`)
 	missing["value for the packet's level"] = regexp.MustCompile(`\.\w+\[priority\]`)
 	missing["part of an endpoint for a level"] = regexp.MustCompile(`\]\.(addr|port)\b`)
+	missing["headers among which rows choose"] = regexp.MustCompile(`\], by: "lookup"\}`)
 	missing["hook without a packet"] = regexp.MustCompile(`hook: "tcp/congestion"`)
 	missing["index of a level"] = regexp.MustCompile(`\[\(.*\) % \d\]`)
 	for seed := uint64(0); seed < 1000 && len(missing) > 0; seed++ {
