@@ -355,7 +355,7 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 				p.diags.Add(codeStack, e.Pos, "nothing distinguishes header %q from the alternatives", h.Name.Value).
 					WithRelated(h.Name.Pos, "the header is declared here").
 					WithHint("give one of its first fields a value (is), or declare what it comes after; or let the "+
-					"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
+						"program's lookups choose: {%s: […], by: \"lookup\"}", e.Var.Value)
 				return nil, false
 			}
 			cond = c
