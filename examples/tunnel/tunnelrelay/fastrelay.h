@@ -980,10 +980,18 @@ static __noinline int fr_move(struct __sk_buff *skb, __u32 from, __u32 to, __u32
 		grow += 4;
 	}
 	if (how & FR_TO_IPV4) {
+		grow += 20;
+		/* The 20 bytes are taken from the front of what may stay, so room comes first. */
+		if (grow > 0 && !(how & FR_PAYLOAD)) {
+			if (bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC,
+						BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+				return failed;
+			failed = FR_BROKEN;
+			grow = 0;
+		}
 		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
 			return failed;
 		failed = FR_BROKEN;
-		grow += 20;
 	}
 	if (how & FR_TO_IPV6) {
 		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 90
+#define FR_REASONS 88
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -160,7 +160,7 @@ enum {
 	reason_vxlan_in_partial_checksum, reason_vxlan_in_no_memory, reason_vxlan_in_fault,
 	reason_vxlan_in_too_big, reason_vxlan_in_no_route, reason_vxlan_in_local,
 	reason_vxlan_in_unreachable, reason_vxlan_in_blackhole, reason_vxlan_in_prohibit,
-	reason_vxlan_in_length, reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
+	reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
 	reason_vxlan_in_ipv6_payload_length, reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
 };
 
@@ -170,29 +170,28 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_rule_send(struct __sk_buff *sk
 	struct hdr_ipv4 *ipv4 = data + 64;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 34;
+	const __u32 headers_len = 64, new_headers_len = 14;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | ((be8(&ipv4->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 3 ||
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 2) ? (be8(&ipv4->dscp_ecn) & 3) :
 			    (be8(&ipv4_2->dscp_ecn) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld32(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					    (__u64)ipv4_version_to_ecn +
-					    bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
+					    ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					    (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
@@ -200,12 +199,9 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_rule_send(struct __sk_buff *sk
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -255,7 +251,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_send(struct __sk_buff *skb, vo
 	struct hdr_ipv4 *ipv4 = data + 64;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 84, new_headers_len = 34;
+	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -266,20 +262,18 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_send(struct __sk_buff *skb, vo
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 2) ? (be8(&ipv4->dscp_ecn) & 3) :
 			    (be8(&ipv4_2->dscp_ecn) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - (ld32(&ipv4->version_ihl)) +
-			    (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 20));
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -289,12 +283,8 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_send(struct __sk_buff *skb, vo
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -380,8 +370,6 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
 	__u64 payload_len = inner_end - 84;
-	if ((payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_vxlan_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 84 && (partial & 0xffff) < ((84ULL + payload_len) - 1))))
@@ -398,7 +386,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(struct __sk_buf
 	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 104, new_headers_len = 54;
+	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
@@ -411,17 +399,15 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(struct __sk_buf
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
@@ -429,13 +415,8 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(struct __sk_buf
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -485,7 +466,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *sk
 	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 104, new_headers_len = 54;
+	const __u32 headers_len = 64, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -500,17 +481,14 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *sk
 			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
 			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
@@ -520,13 +498,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *sk
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -604,8 +576,6 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *d
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
 	__u64 payload_len = inner_end - 104;
-	if (payload_len > 0xffff)
-		return fr_up(skb, reason_vxlan_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 104 && (partial & 0xffff) < ((104ULL + payload_len) - 1))))
@@ -704,7 +674,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_rule_send_ipv4(struct __sk_buff *s
 	struct hdr_ipv4 *ipv4 = data + 84;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 104, new_headers_len = 34;
+	const __u32 headers_len = 84, new_headers_len = 14;
 	__be16 ipv4_version_to_ecn =
 		bpf_htons(0x4500ULL | ((be8(&ipv4->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 3 ||
@@ -712,22 +682,21 @@ static __always_inline int vxlan_in_ipv6_ipv4_rule_send_ipv4(struct __sk_buff *s
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(&ipv4->dscp_ecn) & 3) :
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld32(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					    (__u64)ipv4_version_to_ecn +
-					    bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
+					    ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					    (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
@@ -735,12 +704,9 @@ static __always_inline int vxlan_in_ipv6_ipv4_rule_send_ipv4(struct __sk_buff *s
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -790,7 +756,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_send_ipv4(struct __sk_buff *skb, v
 	struct hdr_ipv4 *ipv4 = data + 84;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 104, new_headers_len = 34;
+	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -802,20 +768,18 @@ static __always_inline int vxlan_in_ipv6_ipv4_send_ipv4(struct __sk_buff *skb, v
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(&ipv4->dscp_ecn) & 3) :
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - (ld32(&ipv4->version_ihl)) +
-			    (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 20));
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 12);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 
@@ -825,12 +789,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_send_ipv4(struct __sk_buff *skb, v
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -918,8 +878,6 @@ static __always_inline int vxlan_in_ipv6_ipv4(struct __sk_buff *skb, void *data,
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
 	__u64 payload_len = inner_end - 104;
-	if ((payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_vxlan_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 104 && (partial & 0xffff) < ((104ULL + payload_len) - 1))))
@@ -936,7 +894,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, v
 	struct hdr_ipv6 *ipv6 = data + 84;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 124, new_headers_len = 54;
+	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 ipv6_version_to_flow_label =
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
@@ -949,17 +907,15 @@ static __always_inline int vxlan_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, v
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 22 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 8);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
@@ -967,13 +923,8 @@ static __always_inline int vxlan_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, v
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -1023,7 +974,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	struct hdr_ipv6 *ipv6 = data + 84;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
 	__u32 len = skb->len;
-	const __u32 headers_len = 124, new_headers_len = 54;
+	const __u32 headers_len = 84, new_headers_len = 14;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be32 eth_src = ld32(eth->src);
@@ -1038,17 +989,14 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
 			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_in_fault, reason_vxlan_in_no_memory);
+	if (unlikely(data + 18 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_in_fault);
 
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 
@@ -1058,13 +1006,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -1142,8 +1084,6 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
 	__u64 payload_len = inner_end - 124;
-	if (payload_len > 0xffff)
-		return fr_up(skb, reason_vxlan_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 124 && (partial & 0xffff) < ((124ULL + payload_len) - 1))))
@@ -1261,7 +1201,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_in_sent = 43, reason_geneve_in_pass, reason_geneve_in_inactive,
+	reason_geneve_in_sent = 42, reason_geneve_in_pass, reason_geneve_in_inactive,
 	reason_geneve_in_vlan_tag, reason_geneve_in_other_host, reason_geneve_in_link_broadcast,
 	reason_geneve_in_link_multicast, reason_geneve_in_truncated, reason_geneve_in_ipv4_version,
 	reason_geneve_in_ip_options, reason_geneve_in_ipv4_reserved, reason_geneve_in_fragment,
@@ -1276,7 +1216,7 @@ enum {
 	reason_geneve_in_partial_checksum, reason_geneve_in_no_memory, reason_geneve_in_fault,
 	reason_geneve_in_too_big, reason_geneve_in_no_route, reason_geneve_in_local,
 	reason_geneve_in_unreachable, reason_geneve_in_blackhole, reason_geneve_in_prohibit,
-	reason_geneve_in_length, reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
+	reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
 	reason_geneve_in_ipv6_payload_length, reason_geneve_in_not_inner,
 	reason_geneve_in_not_outer,
 };
@@ -1294,30 +1234,27 @@ geneve_in_ipv4_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 geneve_op
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 2) ? (be8(&ipv4->dscp_ecn) & 3) :
 			    (be8(&ipv4_2->dscp_ecn) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld32(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					    (__u64)ipv4_version_to_ecn +
-					    bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
+					    ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					    (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 34), 34, payload_len, 0);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 20, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((0 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -1327,12 +1264,9 @@ geneve_in_ipv4_ipv4_rule_send(struct __sk_buff *skb, void *data, __u64 geneve_op
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -1396,28 +1330,24 @@ static __always_inline int geneve_in_ipv4_ipv4_send(struct __sk_buff *skb, void 
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_2->dscp_ecn) & 3) == 2) ? (be8(&ipv4->dscp_ecn) & 3) :
 			    (be8(&ipv4_2->dscp_ecn) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - (ld32(&ipv4->version_ihl)) +
-			    (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 20));
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
-	int err = fr_move(skb, (geneve_options_end + 34), 34, payload_len, 0);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 20, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((0 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -1429,12 +1359,8 @@ static __always_inline int geneve_in_ipv4_ipv4_send(struct __sk_buff *skb, void 
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -1523,8 +1449,6 @@ geneve_in_ipv4_ipv4(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_geneve_in_udp_has_checksum);
 	__u64 payload_len = inner_end - (geneve_options_end + 34);
-	if ((payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_geneve_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (geneve_options_end + 34) &&
@@ -1556,25 +1480,21 @@ static __always_inline int geneve_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 54), 54, payload_len, FR_TO_IPV6);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, FR_TO_IPV6);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + 22 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((-20 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -1584,13 +1504,8 @@ static __always_inline int geneve_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -1658,25 +1573,20 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
 			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_move(skb, (geneve_options_end + 54), 54, payload_len, FR_TO_IPV6);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, FR_TO_IPV6);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + 18 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((-20 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -1688,13 +1598,7 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -1775,8 +1679,6 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_geneve_in_udp_has_checksum);
 	__u64 payload_len = inner_end - (geneve_options_end + 54);
-	if (payload_len > 0xffff)
-		return fr_up(skb, reason_geneve_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (geneve_options_end + 54) &&
@@ -1912,30 +1814,27 @@ static __always_inline int geneve_in_ipv6_ipv4_rule_send_ipv4(struct __sk_buff *
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(&ipv4->dscp_ecn) & 3) :
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ((__u64)ld32(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
-					    (__u64)ipv4_version_to_ecn +
-					    bpf_htons(payload_len + 20) + ipv4_ttl_protocol);
+					    ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					    (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 34), 34, payload_len, FR_TO_IPV4);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 20, FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((20 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -1945,12 +1844,9 @@ static __always_inline int geneve_in_ipv6_ipv4_rule_send_ipv4(struct __sk_buff *
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -2015,28 +1911,24 @@ geneve_in_ipv6_ipv4_send_ipv4(struct __sk_buff *skb, void *data, __u64 geneve_op
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
 			    (be8(&ipv4->dscp_ecn) & 3) :
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
-	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
-	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
-	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - (ld32(&ipv4->version_ihl)) +
-			    (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 20));
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					    ld16(&ipv4->version_ihl) + ipv4_version_to_ecn);
 
-	int err = fr_move(skb, (geneve_options_end + 34), 34, payload_len, FR_TO_IPV4);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 20, FR_TO_IPV4);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 34 > (void *)(long)skb->data_end))
+	if (unlikely(data + 26 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((20 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 20);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 12);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -2048,12 +1940,8 @@ geneve_in_ipv6_ipv4_send_ipv4(struct __sk_buff *skb, void *data, __u64 geneve_op
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 20));
-	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
-	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st64(new_ipv4->src, ipv4_src_ipv4_dst);
 	st16(&new_ipv4->checksum, inner_checksum);
-	fr_complete_end(skb, csum, ETH_HLEN, 20);
+	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -2144,8 +2032,6 @@ geneve_in_ipv6_ipv4(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_geneve_in_udp_has_checksum);
 	__u64 payload_len = inner_end - (geneve_options_end + 34);
-	if ((payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_geneve_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (geneve_options_end + 34) &&
@@ -2177,25 +2063,21 @@ geneve_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 geneve_op
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 	int direct = r->next.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_move(skb, (geneve_options_end + 54), 54, payload_len, 0);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + 22 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((0 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 8);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -2205,13 +2087,8 @@ geneve_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 geneve_op
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, 8);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -2279,25 +2156,20 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
 			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
 			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
-	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
-	__be64 ipv6_src = ld64(ipv6->src);
-	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
-	__be64 ipv6_dst = ld64(ipv6->dst);
-	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
 
-	int err = fr_move(skb, (geneve_options_end + 54), 54, payload_len, 0);
+	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, 0);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_in_fault, reason_geneve_in_no_memory);
 
 	data = (void *)(long)skb->data;
-	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+	if (unlikely(data + 18 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_geneve_in_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if ((0 - (__s32)geneve_options_end) & 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 40);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 4);
 	}
 
 	struct hdr_eth *new_eth = data;
@@ -2309,13 +2181,7 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st64(new_ipv6->src, ipv6_src);
-	st64(new_ipv6->src + 8, ipv6_src_2);
-	st64(new_ipv6->dst, ipv6_dst);
-	st64(new_ipv6->dst + 8, ipv6_dst_2);
-	fr_complete_end(skb, csum, ETH_HLEN, 40);
+	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
@@ -2396,8 +2262,6 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (be16(&udp->checksum) != 0)
 		return fr_up(skb, reason_geneve_in_udp_has_checksum);
 	__u64 payload_len = inner_end - (geneve_options_end + 54);
-	if (payload_len > 0xffff)
-		return fr_up(skb, reason_geneve_in_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= (geneve_options_end + 54) &&

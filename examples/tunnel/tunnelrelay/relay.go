@@ -149,7 +149,6 @@ const (
 	VxlanInUnreachable       // the route's type is unreachable
 	VxlanInBlackhole         // the route's type is blackhole
 	VxlanInProhibit          // the route's type is prohibit
-	VxlanInLength            // a length that doesn't fit its field
 	VxlanInIPv6Version       // ipv6.version is not 6
 	VxlanInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	VxlanInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -220,7 +219,6 @@ const (
 	GeneveInUnreachable       // the route's type is unreachable
 	GeneveInBlackhole         // the route's type is blackhole
 	GeneveInProhibit          // the route's type is prohibit
-	GeneveInLength            // a length that doesn't fit its field
 	GeneveInIPv6Version       // ipv6.version is not 6
 	GeneveInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	GeneveInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -454,7 +452,6 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "length", Kind: abi.ReasonPunted, Doc: "a length that doesn't fit its field"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
@@ -462,7 +459,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 43, Reasons: []abi.Reason{
+		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 42, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -508,7 +505,6 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
-			{Name: "length", Kind: abi.ReasonPunted, Doc: "a length that doesn't fit its field"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
