@@ -63,7 +63,8 @@ var translations = []struct {
 	leaves func(came, left ipFields) bool
 }{
 	{"hop limit", []string{
-		"| TTL, hop limit | all four | one less than the packet's; else the default of packets that the server sends | 64 |",
+		"| TTL, hop limit | all four | one less than the packet's; else the default of packets that the server sends " +
+			"| 64 |",
 	}, func(_, left ipFields) bool { return left.ttl == 64 }},
 	{"DSCP", []string{
 		"| DSCP | all four | the packet's | the packet's |",
@@ -76,10 +77,12 @@ var translations = []struct {
 		"| DF | IPv6 to IPv4 | 0 up to 1,260 bytes, 1 above (RFC 7915 §5.1); else the server's default | 1 |",
 	}, func(_, left ipFields) bool { return !left.mayFragment && !left.fragment }},
 	{"identification", []string{
-		"| identification | to IPv4 | as of a packet that the server originates | 0, as of any datagram that is not to be fragmented (RFC 6864 §4.1) |",
+		"| identification | to IPv4 | as of a packet that the server originates | " +
+			"0, as of any datagram that is not to be fragmented (RFC 6864 §4.1) |",
 	}, func(_, left ipFields) bool { return left.id == 0 }},
 	{"flow label", []string{
-		"| flow label | IPv4 to IPv6 | of the 5-tuple of the relayed address and the peer (RFC 6437 §3), or 0 where a server can't | 0 |",
+		"| flow label | IPv4 to IPv6 | of the 5-tuple of the relayed address and the peer (RFC 6437 §3), " +
+			"or 0 where a server can't | 0 |",
 		"| flow label | IPv6 to IPv6 | the same; never the packet's | 0 |",
 	}, func(_, left ipFields) bool { return left.label == 0 }},
 	{"options", []string{
