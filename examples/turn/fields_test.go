@@ -74,7 +74,8 @@ var translations = []struct {
 	}, func(came, left ipFields) bool { return left.ecn == came.ecn }},
 	{"DF", []string{
 		"| DF | IPv4 to IPv4 | the packet's; else 0 | 1 |",
-		"| DF | IPv6 to IPv4 | 0 up to 1,260 bytes, 1 above (RFC 7915 §5.1); else the server's default | 1 |",
+		"| DF | IPv6 to IPv4 | 0 up to 1,260 bytes, 1 above (RFC 7915 §5.1); else the server's default " +
+			"| 1 |",
 	}, func(_, left ipFields) bool { return !left.mayFragment && !left.fragment }},
 	{"identification", []string{
 		"| identification | to IPv4 | as of a packet that the server originates | " +
@@ -117,8 +118,9 @@ func TestIPFields(t *testing.T) {
 			for _, size := range []int{150, 1300} {
 				payload := turnlab.Payload(size)
 				for _, p := range packets {
+					out := ob.frameToPeer(turnlab.ChannelData(channel, payload))
 					b.inKernel(1, func() {
-						b.through(p, b.line.ClientDev, b.line.PeerDev, ob.frameToPeer(turnlab.ChannelData(channel, payload)))
+						b.through(p, b.line.ClientDev, b.line.PeerDev, out)
 						b.through(p, b.line.PeerDev, b.line.ClientDev, ob.frameToClient(payload))
 					})
 				}
