@@ -49,7 +49,7 @@ var (
 		`when: "conn.packets > 5"`, `when: "conn && conn.packets > 5"`)
 	codeAction = diag.Define("FR0210", "actions that exclude each other",
 		"A rule ends in at most one of send, drop and pass, as its last action; drop excludes changes to the\n"+
-			"packet.",
+			"packet. A name that let gives stands for one value, and isn't a header's.",
 		`do: [{drop: "bad"}, {set: "ip.dscp": 0}]`, `do: [{drop: "bad"}]`)
 	codeTarget = diag.Define("FR0211", "a field that can't be written",
 		"Lengths, checksums, fixed fields and fields that identify the next header are computed from the rest\n"+

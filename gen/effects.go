@@ -48,7 +48,13 @@ func (w *rewriter) lets(a *spec.Action) {
 			continue
 		}
 		if _, twice := w.named[name.Value]; twice {
-			w.fail(codeAction, name.Pos, "%q has a value already", name.Value)
+			w.fail(codeAction, name.Pos, "%q has a value already", name.Value).
+				WithHint("a name stands for one value: give this one another name")
+			continue
+		}
+		if w.inStack(name.Value) {
+			w.fail(codeAction, name.Pos, "%q is a header's name in program %q", name.Value, w.src.Name.Value).
+				WithHint("give the value another name; that of a field is free, as fields are named with their header")
 			continue
 		}
 		if v.t.Kind == ir.Uint || v.t.Kind == ir.Bool {

@@ -65,6 +65,10 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 		bad("a lookup is called %q, which is what the receiver's row is called", receiver)
 		return
 	}
+	if _, taken := w.named[receiver]; taken {
+		bad("a value is called %q (let), which is what the receiver's row is called", receiver)
+		return
+	}
 	key, ok := w.values("group", g.Name, g.Pos, &g.Key, fo.Key, fo.Pos, "key")
 	if !ok {
 		return

@@ -152,6 +152,11 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 			s.lost[l.Var.Value] = true
 			continue
 		}
+		if _, taken := s.named[l.Var.Value]; taken {
+			s.fail(codeAction, l.Var.Pos, "%q is the name of a value (let), and can't be that of a row", l.Var.Value).
+				WithHint("give the row or the value another name")
+			continue
+		}
 		s.checkRow(t, l)
 		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
 		key, ok := s.values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"slices"
+
 	"cuelang.org/go/cue"
 )
 
@@ -138,8 +140,13 @@ func (l *loader) dropped(v cue.Value) *Name {
 func (l *loader) lets(v cue.Value, vars map[string]Name) (all []*Assign) {
 	l.each(v, func(n Name, v cue.Value) {
 		l.notReserved(l.named(n, "name"))
+		if n.Value == lapsedWord || slices.Contains(functions, n.Value) {
+			l.add(codeName, n.Pos, "%q has a meaning of its own in expressions, and can't be the name of a value", n.Value).
+				WithHint("give the value another name: my_%s", n.Value)
+		}
 		if first, taken := vars[n.Value]; taken {
-			l.add(codeTwice, n.Pos, "%q is a name already", n.Value).WithRelated(first.Pos, "it is declared here")
+			l.add(codeTwice, n.Pos, "%q is a name already", n.Value).WithRelated(first.Pos, "it is declared here").
+				WithHint("give the value another name; that of a field is free, as fields are named with their header")
 		}
 		if value := l.expr(v); value != nil {
 			all = append(all, &Assign{Target: &Expr{Op: OpName, Path: []Name{n}, Pos: n.Pos}, Value: value})

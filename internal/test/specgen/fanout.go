@@ -186,7 +186,7 @@ func (s *scope) effects(dropped bool) []string {
 func (s *scope) let() string {
 	var out []string
 	for range s.between(1, 2) {
-		name := s.letNames.next()
+		name := s.likeField(s.letNames.next())
 		switch s.IntN(4) {
 		case 0:
 			out = append(out, fmt.Sprintf("%s: %s", label(name), s.quoted(s.cond(1))))
@@ -204,6 +204,23 @@ func (s *scope) let() string {
 		s.refs = append(s.refs, ref{text: name, t: typ{kind: intKind, n: 64}})
 	}
 	return "{let: " + s.braces(out) + "}"
+}
+
+// likeField is the name of a field instead of another name for a value, now and then: which isn't drawn, so that what is
+// drawn after it stays the same.
+func (s *scope) likeField(name string) string {
+	if (len(name)+len(s.refs))%3 > 0 {
+		return name
+	}
+	for _, e := range s.stack {
+		for _, f := range e.alts[0].fields {
+			if !s.letNames.used[f.name] && !reserved[f.name] && f.name != "len" {
+				s.letNames.used[f.name] = true
+				return f.name
+			}
+		}
+	}
+	return name
 }
 
 // allocating makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row

@@ -27,6 +27,7 @@ func TestWords(t *testing.T) {
 	missing["headers among which rows choose"] = regexp.MustCompile(`\], by: "lookup"\}`)
 	missing["hook without a packet"] = regexp.MustCompile(`hook: "tcp/congestion"`)
 	missing["index of a level"] = regexp.MustCompile(`\[\(.*\) % \d\]`)
+	missing["value with the name of a field"] = regexp.MustCompile(`\{let: \{(src_port|dst|type)\b`)
 	for seed := uint64(0); seed < 1000 && len(missing) > 0; seed++ {
 		text := specgen.Generate(seed)
 		for what, re := range missing {
