@@ -144,7 +144,7 @@ func (w *rewriter) admit(a *spec.Action) {
 			WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
-	out := &ir.Admit{Row: v.row, Member: v.member, Overdraft: a.Overdraft, Refused: -1, Pos: a.Pos}
+	out := &ir.Admit{Row: v.row, Member: v.member, Overdraft: a.Overdraft, Refused: -1, Contended: -1, Pos: a.Pos}
 	switch {
 	case v.level != nil:
 		out.Level = v.level
@@ -182,8 +182,6 @@ func (w *rewriter) admit(a *spec.Action) {
 		out.Contended = w.reason(a.Else.Value, kind, contended, a.Else.Pos)
 	case !a.Overdraft:
 		out.Refused = w.went("refused_"+v.member.Name, left, a.Pos)
-		fallthrough
-	default:
 		out.Contended = w.went("contended", contended, a.Pos)
 	}
 	w.fx.Admits = append(w.fx.Admits, out)

@@ -122,6 +122,22 @@ func (c *Credit) Spend(n uint64) error {
 	})
 }
 
+// Charge spends n, whatever is left, as `admit` with `overdraft` does. It reports [ErrClosed] where the credit is gone.
+func (c *Credit) Charge(n uint64) error {
+	if !c.alive() {
+		return ErrClosed
+	}
+	c.mem.Add64(c.index, abi.CreditSpent, n)
+	return nil
+}
+
+// Debt returns by how much more was spent than the limit: by Charge, by `admit` with `overdraft`, or since the limit was
+// moved below. A higher limit or Refund repays it.
+func (c *Credit) Debt() uint64 {
+	spent, limit := c.Spent(), c.Limit()
+	return spent - min(spent, limit)
+}
+
 // Refund gives back n that was spent and not sent after all.
 func (c *Credit) Refund(n uint64) {
 	if c.alive() {
@@ -182,15 +198,33 @@ func (b *Bucket) Available() uint64 {
 	if int64(ahead) <= 0 {
 		return burst
 	}
-	hi, lo := bits.Mul64(ahead, rate.PerSecond)
+	used := unitsIn(ahead, rate.PerSecond)
+	return burst - min(used, burst)
+}
+
+// unitsIn returns how many units refill in a time in nanoseconds, rounded up.
+func unitsIn(time, perSecond uint64) uint64 {
+	hi, lo := bits.Mul64(time, perSecond)
 	if hi >= nanosecond {
+		return math.MaxUint64
+	}
+	units, rest := bits.Div64(hi, lo, nanosecond)
+	if rest > 0 {
+		units++
+	}
+	return units
+}
+
+// Debt returns how many units have to refill before the first one may be spent: what was spent beyond the burst by Charge
+// or by `admit` with `overdraft`. Time repays it, at the bucket's rate; Refund does, too.
+func (b *Bucket) Debt() uint64 {
+	rate := b.Rate()
+	ahead := b.load(abi.CreditSpent) - monotonic()
+	if rate.PerSecond == 0 || int64(ahead) <= 0 {
 		return 0
 	}
-	used, rest := bits.Div64(hi, lo, nanosecond)
-	if rest > 0 {
-		used++
-	}
-	return burst - min(used, burst)
+	used := unitsIn(ahead, rate.PerSecond)
+	return used - min(used, min(rate.Burst, maxBucketBurst))
 }
 
 const nanosecond = 1_000_000_000 // of a second
@@ -212,6 +246,25 @@ func (b *Bucket) Spend(n uint64) error {
 		from := max(spent, now)
 		return from + takes, takes <= room && from-now <= room-takes
 	})
+}
+
+// Charge spends n units, whatever is left, as `admit` with `overdraft` does: the bucket admits nothing then until time has
+// repaid its debt. Nothing is charged at a rate of 0. It reports [ErrClosed] where the bucket is gone.
+func (b *Bucket) Charge(n uint64) error {
+	if !b.alive() {
+		return ErrClosed
+	}
+	rate, now := b.Rate(), monotonic()
+	if rate.PerSecond == 0 {
+		return nil
+	}
+	takes := min(n, maxBucketCost) * nanosecond / rate.PerSecond
+	err := b.spend(func(spent uint64) (uint64, bool) { return max(spent, now) + takes, true })
+	if err == ErrContended { // others have just spent from it, so it isn't full, and time is only added
+		b.mem.Add64(b.index, abi.CreditSpent, takes)
+		return nil
+	}
+	return err
 }
 
 // Refund gives back n units that were spent and not sent after all, at the rate of now. A bucket from which less was

@@ -36,9 +36,9 @@ func (b *builder) effects(e *ir.Effects) *effects {
 		what := "overdrawn"
 		if !s.Overdraft {
 			what = b.stopOrDrop(s.Refused)
+			b.stopOrDrop(s.Contended)
 		}
 		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+what))
-		b.stopOrDrop(s.Contended)
 	}
 	for _, s := range e.Learns {
 		out.learned = append(out.learned, b.outcome(s.Pos, "learn "+s.Table.Name+": "+b.stop(s.Full)))

@@ -130,8 +130,6 @@ func (e *effects) admit(i int, s *ir.Admit) {
 		e.stmt(s.Pos, "%s", e.up(s.Refused))
 		e.indent--
 		e.line("}")
-	}
-	if !s.Overdraft || s.Member.Type.Kind == ir.Bucket {
 		e.stopIf(s.Pos, "unlikely("+admitted+" == FR_CONTENDED)", e.undo, e.up(s.Contended))
 	}
 	e.undo = append(e.undo, fmt.Sprintf("fr_refund(%s, %s);", credit, spent))

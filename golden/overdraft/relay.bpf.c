@@ -8,16 +8,16 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 68
-#define FR_NEEDS_ROWS 16
-#define FR_NEEDS_SHARED 2049
+#define FR_REASONS 67
+#define FR_NEEDS_ROWS 24
+#define FR_NEEDS_SHARED 3073
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_OVERDRAFT
 #define FR_NEEDS_RECEIVERS 1025
-#define FR_NEEDS_CREDITS 4097
+#define FR_NEEDS_CREDITS 6145
 #define FR_NEEDS_FRONT 64
-#define FR_NEEDS_SAME 7
-#define FR_LEVELS 1
+#define FR_NEEDS_SAME 8
+#define FR_LEVELS 2
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -69,10 +69,12 @@ struct val_flows {
 	__u32 volume;
 	__u32 rate;
 	__u32 beyond;
+	__u32 share;
+	__u32 late;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_flows) == 16, "layout of val_flows");
+_Static_assert(sizeof(struct val_flows) == 24, "layout of val_flows");
 
 /* the key of a group, and a receiver's row: taps */
 struct group_taps {
@@ -116,6 +118,8 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 	FR_COPY(32, 0);
 	FR_COPY(32, 4);
 	FR_COPY(32, 8);
+	FR_COPY(32, 12);
+	FR_COPY(32, 16);
 	return all;
 }
 
@@ -174,17 +178,18 @@ enum {
 	reason_meter_ipv4_checksum, reason_meter_martian_source, reason_meter_multicast,
 	reason_meter_martian_destination, reason_meter_not_udp, reason_meter_udp_length,
 	reason_meter_gso_packet, reason_meter_no_flows, reason_meter_changing,
-	reason_meter_contended, reason_meter_ipv6_version, reason_meter_mapped_address,
-	reason_meter_ipv6_payload_length, reason_meter_not_ip,
+	reason_meter_ipv6_version, reason_meter_mapped_address, reason_meter_ipv6_payload_length,
+	reason_meter_not_ip,
 };
 
-static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
+static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end, __u64 priority,
 					   struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
+	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(f->volume, 0);
 	__u64 spent0 = udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 10);
@@ -195,15 +200,23 @@ static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
+	__u32 level1 = priority;
 	__u32 credit1 = fr_credit(f->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 < FR_ADMITTED)
 		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, spent0);
-		return fr_up(skb, reason_meter_contended);
+
+	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
+	__u32 level2 = priority;
+	__u32 credit2 = fr_credit(f->share, level2);
+	__u64 spent2 = 3;
+	int admitted2 = fr_admit(credit2, spent2, 0);
+	if (admitted2 == FR_REFUSED) {
+		fr_shared_add(f->late, 2);
 	}
+	if (admitted2 < FR_ADMITTED)
+		spent2 = fr_overdraw(credit2, spent2);
 
 	fr_count(reason_meter_pass, len);
 	return TC_ACT_UNSPEC;
@@ -257,6 +270,9 @@ static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_meter_udp_length);
 
+	/* priority: {levels: 2, from: "ip.dscp & 1"} */
+	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+
 	/* lookup: f: flows: ["udp.src"] */
 	struct val_flows *f;
 	{
@@ -272,16 +288,17 @@ static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* "pass", */
-	return meter_ipv4_send(skb, udp_end, f);
+	return meter_ipv4_send(skb, udp_end, priority, f);
 }
 
-static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
+static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end, __u64 priority,
 					   struct val_flows *f)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
+	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(f->volume, 0);
 	__u64 spent0 = udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 10);
@@ -292,15 +309,23 @@ static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
+	__u32 level1 = priority;
 	__u32 credit1 = fr_credit(f->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
 	if (admitted1 < FR_ADMITTED)
 		admitted1 = fr_overdraw_timed(credit1, spent1, clock);
-	if (unlikely(admitted1 == FR_CONTENDED)) {
-		fr_refund(credit0, spent0);
-		return fr_up(skb, reason_meter_contended);
+
+	/* {admit: {credit: "f.share[priority]", cost: 3, overdraft: true, count: {counter: "f... */
+	__u32 level2 = priority;
+	__u32 credit2 = fr_credit(f->share, level2);
+	__u64 spent2 = 3;
+	int admitted2 = fr_admit(credit2, spent2, 0);
+	if (admitted2 == FR_REFUSED) {
+		fr_shared_add(f->late, 2);
 	}
+	if (admitted2 < FR_ADMITTED)
+		spent2 = fr_overdraw(credit2, spent2);
 
 	fr_count(reason_meter_pass, len);
 	return TC_ACT_UNSPEC;
@@ -344,6 +369,9 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_meter_udp_length);
 
+	/* priority: {levels: 2, from: "ip.dscp & 1"} */
+	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) & 1;
+
 	/* lookup: f: flows: ["udp.src"] */
 	struct val_flows *f;
 	{
@@ -359,7 +387,7 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 	}
 
 	/* "pass", */
-	return meter_ipv6_send(skb, udp_end, f);
+	return meter_ipv6_send(skb, udp_end, priority, f);
 }
 
 SEC("tc") int prog_meter(struct __sk_buff *skb)
@@ -405,14 +433,14 @@ SEC("tc") int prog_meter(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tap_sent = 27, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
+	reason_tap_sent = 26, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
 	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
 	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
 	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
 	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
 	reason_tap_gso_packet, reason_tap_partial_checksum, reason_tap_no_taps,
-	reason_tap_no_memory, reason_tap_fault, reason_tap_contended, reason_tap_refused_volume,
+	reason_tap_no_memory, reason_tap_fault, reason_tap_refused_volume, reason_tap_contended,
 	reason_tap_address_family, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
 	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_no_neighbour,
 	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
@@ -427,6 +455,7 @@ struct tap_same1 {
 	__u64 rest0;
 	__u64 rest1;
 	__u64 ip_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -482,9 +511,10 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 }
 
 static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+				      __u64 priority, struct receiver_taps *r)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
+	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);
@@ -493,15 +523,14 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	}
 	if (admitted0 < FR_ADMITTED)
 		admitted0 = fr_overdraw_timed(credit0, spent0, same->clock);
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
 
 	/* {admit: {credit: "r.volume", cost: 1}}, */
+	__u32 level1 = priority;
 	__u32 credit1 = fr_credit(r->volume, 0);
 	__u64 spent1 = 1;
 	int admitted1 = fr_admit(credit1, spent1, 0);
 	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
+		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_decline(r->receiver, skb->len, reason_tap_refused_volume);
 	}
@@ -526,6 +555,7 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 	void *front = fan->front;
 	struct tap_same1 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
+	__u64 priority = same->priority;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
 
 	if (!r)
@@ -541,10 +571,10 @@ static __noinline long tap_turn1(__u32 i, struct tap_fan1 *fan)
 				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy1(same, skb, front, r);
+	return tap_copy1(same, skb, front, priority, r);
 }
 
-static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -589,6 +619,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
 		 64;
 	same->ip_end = ip_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -664,6 +695,9 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_tap_udp_length);
 
+	/* priority: {levels: 2, from: "ip.dscp & 1"} */
+	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
@@ -671,7 +705,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ip_end);
+	return tap_fan1(skb, data, ip_end, priority);
 }
 
 /* What is the same for all receivers. */
@@ -680,6 +714,7 @@ struct tap_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 ip_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -735,9 +770,10 @@ static __always_inline int tap_write2(struct tap_same2 *same, struct __sk_buff *
 }
 
 static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *skb, void *front,
-				      struct receiver_taps *r)
+				      __u64 priority, struct receiver_taps *r)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
+	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);
@@ -746,15 +782,14 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 	}
 	if (admitted0 < FR_ADMITTED)
 		admitted0 = fr_overdraw_timed(credit0, spent0, same->clock);
-	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(r->receiver, skb->len, reason_tap_contended);
 
 	/* {admit: {credit: "r.volume", cost: 1}}, */
+	__u32 level1 = priority;
 	__u32 credit1 = fr_credit(r->volume, 0);
 	__u64 spent1 = 1;
 	int admitted1 = fr_admit(credit1, spent1, 0);
 	if (admitted1 == FR_REFUSED) {
-		fr_refused(credit1, 0);
+		fr_refused(credit1, level1);
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_decline(r->receiver, skb->len, reason_tap_refused_volume);
 	}
@@ -779,6 +814,7 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 	void *front = fan->front;
 	struct tap_same2 *same = front + FR_NEEDS_FRONT;
 	__u64 ip_end = same->ip_end;
+	__u64 priority = same->priority;
 	struct receiver_taps *r = receiver_of_taps(fan->list, i);
 	struct hdr_udp *saved_udp = front + 54;
 
@@ -797,10 +833,10 @@ static __noinline long tap_turn2(__u32 i, struct tap_fan2 *fan)
 				  fr_indirect(&r->hop_remote, reason_tap_no_route));
 	if (ip_end - 14 > r->hop_remote.mtu)
 		return fr_decline(r->receiver, skb->len, reason_tap_too_big);
-	return tap_copy2(same, skb, front, r);
+	return tap_copy2(same, skb, front, priority, r);
 }
 
-static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
+static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 priority)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -844,6 +880,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->ip_end = ip_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -909,6 +946,9 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_tap_udp_length);
 
+	/* priority: {levels: 2, from: "ip.dscp & 1"} */
+	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) & 1;
+
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
@@ -916,7 +956,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan2(skb, data, ip_end);
+	return tap_fan2(skb, data, ip_end, priority);
 }
 
 SEC("tc") int prog_tap(struct __sk_buff *skb)

@@ -60,7 +60,9 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 			text += fmt.Sprintf("[%s]", expr(s.Level))
 		}
 		text += tagged(s)
-		text += fmt.Sprintf(" else %s, contended: %s", stop(p, s.Refused), stop(p, s.Contended))
+		if !s.Overdraft {
+			text += fmt.Sprintf(" else %s, contended: %s", stop(p, s.Refused), stop(p, s.Contended))
+		}
 		if s.Count != nil {
 			text += ", refused: " + count(s.Count)
 		}

@@ -24,11 +24,14 @@ func (s *Server) state(v any) any {
 	case *runtime.Counter:
 		return v.Load()
 	case *runtime.Credit:
-		return api.Credit{Limit: v.Limit(), Spent: v.Spent(), Available: v.Available(), Refused: refused(v.Refused)}
+		return api.Credit{
+			Limit: v.Limit(), Spent: v.Spent(), Available: v.Available(), Debt: v.Debt(), Refused: refused(v.Refused),
+		}
 	case *runtime.Bucket:
 		rate := v.Rate()
 		return api.Bucket{
-			PerSecond: rate.PerSecond, Burst: rate.Burst, Available: v.Available(), Refused: refused(v.Refused),
+			PerSecond: rate.PerSecond, Burst: rate.Burst, Available: v.Available(), Debt: v.Debt(),
+			Refused: refused(v.Refused),
 		}
 	case []*runtime.Credit:
 		return all(v, s.state)

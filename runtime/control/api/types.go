@@ -284,6 +284,7 @@ type Credit struct {
 	Limit     uint64   `json:"limit"`
 	Spent     uint64   `json:"spent"`
 	Available uint64   `json:"available"`
+	Debt      uint64   `json:"debt"`    // what was charged beyond the limit or the burst
 	Refused   []uint64 `json:"refused"` // packets, by level of priority
 }
 
@@ -292,6 +293,7 @@ type Bucket struct {
 	PerSecond uint64   `json:"per_second"`
 	Burst     uint64   `json:"burst"`
 	Available uint64   `json:"available"`
+	Debt      uint64   `json:"debt"`    // what was charged beyond the limit or the burst
 	Refused   []uint64 `json:"refused"` // packets, by level of priority
 }
 
