@@ -1976,7 +1976,9 @@ __noinline __u64 fr_overdraw_timed(__u32 credit, __u64 cost, __u64 now)
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
 			return FR_ADMITTED + takes;
 	}
-	return FR_CONTENDED;
+	/* others have just spent from it, so it isn't full, and time is only added */
+	__sync_fetch_and_add(&c->spent, takes);
+	return FR_ADMITTED + takes;
 }
 #endif
 
