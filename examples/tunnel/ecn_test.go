@@ -80,7 +80,8 @@ func marks(t *testing.T, l *lab.Lab, inner int) map[[2]uint8]uint8 {
 	return got
 }
 
-// What comes out of a tunnel has the marks that RFC 6040 says (figure 4), and the kernel's own device gives it the same.
+// What comes out of a tunnel has the marks that RFC 6040 says (figure 4), and the kernel's own device gives it the
+// same.
 func TestECN(t *testing.T) {
 	for _, outside := range []int{4, 6} {
 		for _, inside := range []int{4, 6} {
@@ -112,4 +113,54 @@ func TestECN(t *testing.T) {
 			})
 		}
 	}
+}
+
+// What goes into a tunnel has the DSCP and the mark of the packet outside, a mark of congestion as well
+// (RFC 6040 §4.1).
+func TestClassOutside(t *testing.T) {
+	for _, inside := range []int{4, 6} {
+		l, _ := start(t, lab.Options{Kind: gateway.VXLAN, Outside: 4})
+		if err := l.Ping(inside, 10); err != nil {
+			t.Fatal(err)
+		}
+		capture, err := l.PeerDev.Capture()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for ecn := range uint8(4) {
+			payload := fmt.Appendf(nil, "marked %d", ecn)
+			frame, err := l.Plain(lab.Packet{
+				Src: l.ClientAddr.Of(inside), Dst: l.Inner.Of(inside), Class: dscp | ecn, Hops: 64, Payload: payload,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.ClientDev.Inject(frame); err != nil {
+				t.Fatal(err)
+			}
+			f := wait(t, capture, payload)
+			if got := class(t, f); got != dscp|ecn {
+				t.Errorf("the packet has %#x inside, and %#x outside", dscp|ecn, got)
+			}
+			if f.TTL() != 64 {
+				t.Error("hop limit outside:", f.TTL())
+			}
+			if err := f.Check(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// wait waits for a frame that ends with these bytes.
+func wait(t *testing.T, c *testnet.Capture, payload []byte) (f testnet.Frame) {
+	t.Helper()
+	err := testnet.Until(2*time.Second, fmt.Sprintf("%q arrives", payload), func() (ok bool) {
+		f, ok = lab.Find(c.Frames(), payload)
+		return ok
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }

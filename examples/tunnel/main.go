@@ -69,6 +69,12 @@ func parse(s string) (t gateway.Tunnel, err error) {
 			var n uint64
 			n, err = strconv.ParseUint(value, 0, 24)
 			t.VNI = uint32(n)
+		case "option":
+			var n uint64
+			n, err = strconv.ParseUint(value, 0, 32)
+			t.Option = uint32(n)
+		case "sums":
+			t.Sums, err = strconv.ParseBool(value)
 		case "mac":
 			t.MAC, err = net.ParseMAC(value)
 		case "remote-mac":
@@ -78,7 +84,7 @@ func parse(s string) (t gateway.Tunnel, err error) {
 			network, err = netip.ParsePrefix(value)
 			t.Networks = append(t.Networks, network)
 		default:
-			err = errors.New("keys are kind, local, remote, vni, mac, remote-mac and net")
+			err = errors.New("keys are kind, local, remote, sums, vni, mac, remote-mac, option and net")
 		}
 		if err != nil {
 			return t, fmt.Errorf("%s: %w", key, err)

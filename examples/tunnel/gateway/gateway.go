@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/tunnelrelay"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 // Kind is a kind of tunnel.
@@ -21,18 +22,22 @@ type Kind uint8
 const (
 	VXLAN Kind = 1 + iota
 	GENEVE
+	IPIP
+	FOU // IP in UDP, IPv4 at port 5555 and IPv6 at 5556
 )
 
 // Tunnel is a tunnel to another host.
 type Tunnel struct {
 	Kind          Kind
 	Local, Remote netip.Addr // outside, of this end and the other one
-	VNI           uint32
+	Sums          bool       // UDP checksums outside; without, over IPv6 by RFC 6935
+	Networks      []netip.Prefix
 
-	// Inside, the link-layer addresses of this end and the other one. No one asks for them: both ends are told.
+	// Of VXLAN and GENEVE. Inside, no one is asked for the link-layer addresses of this end and the other one: both ends
+	// are told.
+	VNI            uint32
 	MAC, RemoteMAC net.HardwareAddr
-
-	Networks []netip.Prefix // what is at the other end
+	Option         uint32 // of GENEVE
 }
 
 // Config says what a gateway does.
@@ -60,16 +65,16 @@ func Start(c Config) (*Gateway, error) {
 		return nil, err
 	}
 	g := &Gateway{relay: relay}
+	g.follow, err = follow(relay.Own, c.Logger)
+	kinds := map[Kind]bool{}
 	for _, t := range c.Tunnels {
 		if err == nil {
+			kinds[t.Kind] = true
 			err = g.Add(t)
 		}
 	}
 	if err == nil {
-		g.follow, err = follow(relay.Routes, c.Inside, c.Logger)
-	}
-	if err == nil {
-		err = g.attach(c)
+		err = g.attach(c, kinds)
 	}
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
@@ -77,14 +82,24 @@ func Start(c Config) (*Gateway, error) {
 	return g, nil
 }
 
-func (g *Gateway) attach(c Config) error {
-	r := g.relay
-	for _, name := range c.Outside {
-		if err := errors.Join(r.VxlanIn.Attach(name), r.GeneveIn.Attach(name)); err != nil {
-			return err
+// In returns the program that takes packets out of tunnels of a kind.
+func (g *Gateway) In(k Kind) *runtime.Program { return g.relay.Runtime().Program(k.String() + "_in") }
+
+// Out returns the program that puts packets into tunnels of a kind.
+func (g *Gateway) Out(k Kind) *runtime.Program { return g.relay.Runtime().Program(k.String() + "_out") }
+
+// attach attaches the programs of the kinds that there are.
+func (g *Gateway) attach(c Config, kinds map[Kind]bool) error {
+	var errs []error
+	for k := range kinds {
+		for _, name := range c.Outside {
+			errs = append(errs, g.In(k).Attach(name))
+		}
+		for _, name := range c.Inside {
+			errs = append(errs, g.Out(k).Attach(name))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Close ends the gateway.
@@ -103,14 +118,27 @@ func (g *Gateway) Add(t Tunnel) error {
 	if err := t.Check(); err != nil {
 		return fmt.Errorf("tunnel to %v: %w", t.Remote, err)
 	}
+	own, mac := t.MAC, t.RemoteMAC
+	if !t.ethernet() {
+		own, mac = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6)
+	}
 	key := tunnelrelay.PeersKey{Remote: t.Remote, Local: t.Local, Kind: uint8(t.Kind), VNI: t.VNI}
-	if err := g.relay.Peers.Put(key, tunnelrelay.PeersRow{MAC: t.MAC}); err != nil {
+	err := g.relay.Peers.Put(key, tunnelrelay.PeersRow{Own: own})
+	for _, dst := range t.Networks {
+		if err == nil {
+			err = g.relay.Networks.Put(dst, tunnelrelay.NetworksRow{
+				Kind: uint8(t.Kind), V6: t.Local.Is6(), Sums: t.Sums, Local: t.Local, Remote: t.Remote,
+				VNI: t.VNI, Option: t.Option, Own: own, MAC: mac,
+			})
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("tunnel to %v: %w", t.Remote, err)
 	}
 	return nil
 }
 
-var kinds = map[Kind]string{VXLAN: "vxlan", GENEVE: "geneve"}
+var kinds = map[Kind]string{VXLAN: "vxlan", GENEVE: "geneve", IPIP: "ipip", FOU: "fou"}
 
 func (k Kind) String() string { return kinds[k] }
 
@@ -134,8 +162,15 @@ func (t Tunnel) Check() error {
 		return errors.New("local or remote is missing")
 	case t.Local.Is4() != t.Remote.Is4():
 		return errors.New("local and remote are of two IP versions")
-	case len(t.MAC) != 6 || len(t.RemoteMAC) != 6:
+	case t.ethernet() && (len(t.MAC) != 6 || len(t.RemoteMAC) != 6):
 		return errors.New("mac or remote-mac, the link-layer addresses inside, is missing")
+	case !t.ethernet() && (t.VNI != 0 || t.MAC != nil || t.RemoteMAC != nil):
+		return fmt.Errorf("%v has no vni, mac and remote-mac", t.Kind)
+	case t.Kind != GENEVE && t.Option != 0:
+		return fmt.Errorf("%v has no option", t.Kind)
 	}
 	return nil
 }
+
+// ethernet reports whether frames are inside, and not IP packets.
+func (t Tunnel) ethernet() bool { return t.Kind == VXLAN || t.Kind == GENEVE }

@@ -25,13 +25,26 @@ type end struct {
 	mac   net.HardwareAddr
 }
 
-// addDevice makes the kernel's own device of one end, in the namespace of the calling thread.
-func addDevice(o Options, own, other end) error {
+// ethernet reports whether frames are inside, and not IP packets.
+func (o Options) ethernet() bool { return o.Kind == gateway.VXLAN || o.Kind == gateway.GENEVE }
+
+// addDevice makes the kernel's own device of one end, in the namespace of the calling thread, with routes to the
+// networks of the other one.
+func addDevice(o Options, own, other end, networks ...string) error {
 	kind, attrs, err := o.device(own, other)
 	if err != nil {
 		return err
 	}
-	if err := addLink(kind, Device, o.mtu(), own.mac, attrs); err != nil {
+	if o.Kind == gateway.FOU {
+		if err := o.listen(); err != nil {
+			return fmt.Errorf("FOU: %w", err)
+		}
+	}
+	mac := own.mac
+	if !o.ethernet() {
+		mac = nil
+	}
+	if err := addLink(kind, Device, o.mtu(), mac, attrs); err != nil {
 		return fmt.Errorf("%s device: %w", kind, err)
 	}
 	link, err := netlink.LinkByName(Device)
@@ -43,24 +56,51 @@ func addDevice(o Options, own, other end) error {
 		own, other netip.Addr
 		bits       int
 	}{{own.inner.V4, other.inner.V4, 24}, {own.inner.V6, other.inner.V6, 64}} {
-		errs = append(errs, netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{
-			IP: a.own.AsSlice(), Mask: net.CIDRMask(a.bits, a.own.BitLen()),
-		}}))
-		errs = append(errs, netlink.NeighSet(&netlink.Neigh{
-			LinkIndex: link.Attrs().Index, IP: a.other.AsSlice(), HardwareAddr: other.mac, State: netlink.NUD_PERMANENT,
+		errs = append(errs, netlink.AddrAdd(link, &netlink.Addr{
+			IPNet: &net.IPNet{IP: a.own.AsSlice(), Mask: net.CIDRMask(a.bits, a.own.BitLen())}, Flags: unix.IFA_F_NODAD,
 		}))
+		if o.ethernet() {
+			errs = append(errs, netlink.NeighSet(&netlink.Neigh{
+				LinkIndex: link.Attrs().Index, IP: a.other.AsSlice(), HardwareAddr: other.mac, State: netlink.NUD_PERMANENT,
+			}))
+		}
+	}
+	for _, n := range networks {
+		_, dst, err := net.ParseCIDR(n)
+		if err != nil {
+			return err
+		}
+		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst}
+		if gw := other.inner.Of(len(dst.IP)/16*2 + 4); o.ethernet() {
+			route.Gw = gw.AsSlice()
+		}
+		if o.Kind == gateway.GENEVE {
+			route.Encap = &metadata{dst: other.out, src: own.out}
+		}
+		errs = append(errs, netlink.RouteAdd(route))
 	}
 	return errors.Join(errs...)
 }
 
 // mtu is what fits into 1,500 bytes in this tunnel.
 func (o Options) mtu() uint32 {
-	n := map[gateway.Kind]uint32{gateway.VXLAN: 8 + 8 + 14, gateway.GENEVE: 8 + 8 + 8 + 14}[o.Kind]
+	n := map[gateway.Kind]uint32{
+		gateway.VXLAN: 8 + 8 + 14, gateway.GENEVE: 8 + 8 + 8 + 14, gateway.IPIP: 0, gateway.FOU: 8,
+	}[o.Kind]
 	if o.Outside == 6 {
 		return 1500 - 40 - n
 	}
 	return 1500 - 20 - n
 }
+
+// Protocols inside, and UDP ports of FOU.
+const (
+	ipip, ipv6   = unix.IPPROTO_IPIP, unix.IPPROTO_IPV6
+	fou4, fou6   = 5555, 5556
+	encapFOU     = 1 // TUNNEL_ENCAP_FOU
+	sums4, sums6 = 1, 2
+	noLimit      = 1 // IP6_TNL_F_IGN_ENCAP_LIMIT: no extension header
+)
 
 // device returns the kind of device and its attributes (linux/if_link.h), which netlink's own types don't cover.
 func (o Options) device(own, other end) (kind string, attrs []*nl.RtAttr, err error) {
@@ -71,6 +111,7 @@ func (o Options) device(own, other end) (kind string, attrs []*nl.RtAttr, err er
 		}
 		return []byte{0}
 	}
+	port := func(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
 	v4 := o.Outside == 4
 	switch o.Kind {
 	case gateway.VXLAN:
@@ -82,16 +123,93 @@ func (o Options) device(own, other end) (kind string, attrs []*nl.RtAttr, err er
 			add(nl.IFLA_VXLAN_LOCAL6, own.out.AsSlice())
 			add(nl.IFLA_VXLAN_GROUP6, other.out.AsSlice())
 		}
-		add(nl.IFLA_VXLAN_PORT, binary.BigEndian.AppendUint16(nil, 4789))
+		add(nl.IFLA_VXLAN_PORT, port(4789))
 		add(nl.IFLA_VXLAN_LEARNING, flag(false))
 		add(nl.IFLA_VXLAN_TOS, []byte{1}) // DSCP as inside
 		add(nl.IFLA_VXLAN_UDP_CSUM, flag(o.Sums))
 		add(nl.IFLA_VXLAN_UDP_ZERO_CSUM6_TX, flag(!o.Sums))
 		add(nl.IFLA_VXLAN_UDP_ZERO_CSUM6_RX, flag(!o.Sums))
 		return "vxlan", attrs, nil
+	case gateway.GENEVE: // routes say where packets go, and with which option
+		add(nl.IFLA_GENEVE_COLLECT_METADATA, nil)
+		add(nl.IFLA_GENEVE_PORT, port(6081))
+		add(nl.IFLA_GENEVE_UDP_ZERO_CSUM6_RX, flag(true))
+		return "geneve", attrs, nil
 	}
-	return "", nil, fmt.Errorf("no device for %v", o.Kind)
+	add(nl.IFLA_IPTUN_LOCAL, own.out.AsSlice())
+	add(nl.IFLA_IPTUN_REMOTE, other.out.AsSlice())
+	add(nl.IFLA_IPTUN_TTL, []byte{64})
+	protocol, to := byte(0), uint16(fou4) // any
+	if o.Kind == gateway.FOU {
+		if protocol = ipip; o.Inside == 6 {
+			protocol, to = ipv6, fou6
+		}
+		flags := uint16(0)
+		if o.Sums {
+			flags = sums4 | sums6
+		}
+		add(nl.IFLA_IPTUN_ENCAP_TYPE, nl.Uint16Attr(encapFOU))
+		add(nl.IFLA_IPTUN_ENCAP_FLAGS, nl.Uint16Attr(flags))
+		add(nl.IFLA_IPTUN_ENCAP_SPORT, port(0))
+		add(nl.IFLA_IPTUN_ENCAP_DPORT, port(to))
+	}
+	add(nl.IFLA_IPTUN_PROTO, []byte{protocol})
+	if v4 {
+		add(nl.IFLA_IPTUN_PMTUDISC, flag(true))
+		return "sit", attrs, nil
+	}
+	add(nl.IFLA_IPTUN_FLAGS, nl.Uint32Attr(noLimit))
+	return "ip6tnl", attrs, nil
 }
+
+// listen opens the ports of FOU.
+func (o Options) listen() error {
+	family := unix.AF_INET
+	if o.Outside == 6 {
+		family = unix.AF_INET6
+	}
+	// "type" of a port is 1: the payload is of the protocol
+	return errors.Join(
+		netlink.FouAdd(netlink.Fou{Family: family, Port: fou4, Protocol: ipip, EncapType: netlink.FOU_ENCAP_DIRECT}),
+		netlink.FouAdd(netlink.Fou{Family: family, Port: fou6, Protocol: ipv6, EncapType: netlink.FOU_ENCAP_DIRECT}))
+}
+
+// Option is what the option of GENEVE has.
+const Option = 0xC0FFEE07
+
+// metadata is what a route says about the tunnel that its packets take (linux/lwtunnel.h).
+type metadata struct{ src, dst netip.Addr }
+
+func (m *metadata) Type() int {
+	if m.dst.Is4() {
+		return 2 // LWTUNNEL_ENCAP_IP
+	}
+	return 4 // LWTUNNEL_ENCAP_IP6
+}
+
+// Encode writes its attributes: LWTUNNEL_IP_ID 1, DST 2, SRC 3, TTL 4, FLAGS 6, OPTS 8; those for IPv6 have the same
+// numbers.
+func (m *metadata) Encode() ([]byte, error) {
+	var out []byte
+	add := func(a *nl.RtAttr) { out = append(out, a.Serialize()...) }
+	add(nl.NewRtAttr(1, binary.BigEndian.AppendUint64(nil, vni)))
+	add(nl.NewRtAttr(2, m.dst.AsSlice()))
+	add(nl.NewRtAttr(3, m.src.AsSlice()))
+	add(nl.NewRtAttr(4, []byte{64}))
+	const key = 1 << 2 // TUNNEL_KEY
+	add(nl.NewRtAttr(6, binary.BigEndian.AppendUint16(nil, key)))
+	opts := nl.NewRtAttr(8|unix.NLA_F_NESTED, nil)
+	geneve := opts.AddRtAttr(1|unix.NLA_F_NESTED, nil) // LWTUNNEL_IP_OPTS_GENEVE
+	geneve.AddRtAttr(1, binary.BigEndian.AppendUint16(nil, 0xFF00))
+	geneve.AddRtAttr(2, []byte{1})
+	geneve.AddRtAttr(3, binary.BigEndian.AppendUint32(nil, Option))
+	add(opts)
+	return out, nil
+}
+
+func (*metadata) Decode([]byte) error        { return nil }
+func (*metadata) String() string             { return "tunnel" }
+func (*metadata) Equal(e netlink.Encap) bool { return false }
 
 // addLink makes a device, up, with a link-layer address if it has one.
 func addLink(kind, name string, mtu uint32, mac net.HardwareAddr, attrs []*nl.RtAttr) error {
@@ -113,12 +231,4 @@ func addLink(kind, name string, mtu uint32, mac net.HardwareAddr, attrs []*nl.Rt
 	r.AddData(info)
 	_, err := r.Execute(unix.NETLINK_ROUTE, 0)
 	return err
-}
-
-func addRoute(link netlink.Link, dst string, via netip.Addr) error {
-	_, network, err := net.ParseCIDR(dst)
-	if err != nil {
-		return err
-	}
-	return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: network, Gw: via.AsSlice()})
 }

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"net"
 	"net/netip"
 
@@ -16,6 +17,7 @@ type Packet struct {
 	Src, Dst netip.Addr
 	Class    uint8
 	Hops     uint8
+	ID       uint16
 	Options  []layers.IPv4Option // inside
 	Fragment bool                // the first part of a packet, inside
 	Payload  []byte              // of UDP, inside
@@ -82,7 +84,7 @@ func network(p Packet, next layers.IPProtocol) gopacket.SerializableLayer {
 	if p.Src.Is4() {
 		ip := &layers.IPv4{
 			Version: 4, TOS: p.Class, TTL: p.Hops, Protocol: next, SrcIP: p.Src.AsSlice(), DstIP: p.Dst.AsSlice(),
-			Options: p.Options, Id: 77,
+			Options: p.Options, Id: p.ID,
 		}
 		if p.Fragment {
 			ip.Flags = layers.IPv4MoreFragments
@@ -103,10 +105,10 @@ func ethernet(src, dst net.HardwareAddr, family netip.Addr) *layers.Ethernet {
 	return e
 }
 
-// Find returns the first frame with that UDP payload that came to a device, and its IP header.
+// Find returns the first frame that came to a device and ends with these bytes.
 func Find(frames []testnet.Frame, payload []byte) (testnet.Frame, bool) {
 	for _, f := range frames {
-		if _, p, ok := f.UDP(); ok && !f.Outgoing && string(p) == string(payload) {
+		if !f.Outgoing && bytes.HasSuffix(f.Data, payload) {
 			return f, true
 		}
 	}

@@ -4,10 +4,9 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
@@ -26,6 +25,7 @@ type Lab struct {
 	Tunnel gateway.Tunnel // as the gateway has it
 	Inner  testnet.Addrs  // of the peer, inside the tunnel
 	Own    testnet.Addrs  // of the gateway, inside the tunnel
+	Logger *slog.Logger   // of the gateway
 
 	near, far end
 }
@@ -34,16 +34,28 @@ type Lab struct {
 type Options struct {
 	Kind    gateway.Kind
 	Outside int  // IPv4 or IPv6: 4 or 6
+	Inside  int  // of FOU: which one the device takes
 	Sums    bool // UDP checksums outside; without, over IPv6 by RFC 6935
 	Alone   bool // no device at the gateway
 }
 
 func (o Options) String() string {
 	s := fmt.Sprintf("%v over IPv%d", o.Kind, o.Outside)
+	if o.Kind == gateway.FOU {
+		s = fmt.Sprintf("%v of IPv%d over IPv%d", o.Kind, o.Inside, o.Outside)
+	}
 	if o.Sums {
 		s += " with checksums"
 	}
 	return s
+}
+
+// Families are the IP versions inside.
+func (o Options) Families() []int {
+	if o.Kind == gateway.FOU {
+		return []int{o.Inside}
+	}
+	return []int{4, 6}
 }
 
 const vni = 4242
@@ -66,25 +78,21 @@ func New(n *testnet.Net, o Options) (*Lab, error) {
 	}
 	l := &Lab{Line: line, Options: o, Inner: far.inner, Own: near.inner, near: near, far: far}
 	l.Tunnel = gateway.Tunnel{
-		Kind: o.Kind, Local: near.out, Remote: far.out, VNI: vni, MAC: near.mac, RemoteMAC: far.mac,
+		Kind: o.Kind, Local: near.out, Remote: far.out, Sums: o.Sums,
 		Networks: []netip.Prefix{netip.MustParsePrefix("10.9.0.0/24"), netip.MustParsePrefix("2001:db8:9::/64")},
+	}
+	if o.ethernet() {
+		l.Tunnel.VNI, l.Tunnel.MAC, l.Tunnel.RemoteMAC = vni, near.mac, far.mac
+	}
+	if o.Kind == gateway.GENEVE {
+		l.Tunnel.Option = Option
 	}
 	if !o.Alone {
 		if err := line.Relay.Do(func() error { return addDevice(o, near, far) }); err != nil {
 			return nil, err
 		}
 	}
-	err = line.Peer.Do(func() error {
-		if err := addDevice(o, far, near); err != nil {
-			return err
-		}
-		link, err := netlink.LinkByName(Device)
-		if err != nil {
-			return err
-		}
-		return errors.Join(
-			addRoute(link, "192.0.2.0/24", near.inner.V4), addRoute(link, "2001:db8:1::/64", near.inner.V6))
-	})
+	err = line.Peer.Do(func() error { return addDevice(o, far, near, "192.0.2.0/24", "2001:db8:1::/64") })
 	return l, errors.Join(err, line.Relay.SetForwarding(true))
 }
 
@@ -93,6 +101,7 @@ func (l *Lab) Start() (g *gateway.Gateway, err error) {
 	err = l.Relay.Do(func() (err error) {
 		g, err = gateway.Start(gateway.Config{
 			Outside: []string{l.RelayOut.Name}, Inside: []string{l.RelayIn.Name}, Tunnels: []gateway.Tunnel{l.Tunnel},
+			Logger: l.Logger,
 		})
 		return err
 	})

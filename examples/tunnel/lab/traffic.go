@@ -164,7 +164,7 @@ func (l *Lab) Ping(family, size int) error {
 	}
 	message := append([]byte{request, 0, 0, 0, 0x12, 0x34, 0, 1}, data(size)...)
 	if family == 4 { // the kernel computes ICMPv6's
-		binary.BigEndian.PutUint16(message[2:], sum(message))
+		binary.BigEndian.PutUint16(message[2:], Sum(message))
 	}
 	if _, err := conn.WriteTo(message, &net.IPAddr{IP: l.Inner.Of(family).AsSlice()}); err != nil {
 		return err
@@ -181,8 +181,8 @@ func (l *Lab) Ping(family, size int) error {
 	}
 }
 
-// sum is the internet checksum (RFC 1071).
-func sum(p []byte) uint16 {
+// Sum is the internet checksum (RFC 1071).
+func Sum(p []byte) uint16 {
 	n := uint32(0)
 	for i, b := range p {
 		n += uint32(b) << (8 * (1 - i%2))

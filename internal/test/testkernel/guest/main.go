@@ -38,8 +38,11 @@ func run(root string, packets int) error {
 	}
 	for _, spec := range specs {
 		checkSpec(r, spec, packets)
-		if spec == turnDir {
+		switch spec {
+		case turnDir:
 			checkForwarding(r, spec)
+		case tunnelDir:
+			checkTunnels(r, spec)
 		}
 	}
 	return r.err
