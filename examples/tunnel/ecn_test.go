@@ -115,38 +115,49 @@ func TestECN(t *testing.T) {
 	}
 }
 
-// What goes into a tunnel has the DSCP and the mark of the packet outside, a mark of congestion as well
-// (RFC 6040 §4.1).
+// What goes into a tunnel has the DSCP and the mark of the packet outside. A mark of congestion is copied, too (RFC 6040
+// §4.1, normal mode); the kernel's own device writes ECT(0) in its place (RFC 3168).
 func TestClassOutside(t *testing.T) {
 	for _, inside := range []int{4, 6} {
-		l, _ := start(t, lab.Options{Kind: gateway.VXLAN, Outside: 4})
+		l, g := start(t, lab.Options{Kind: gateway.VXLAN, Outside: 4})
 		if err := l.Ping(inside, 10); err != nil {
 			t.Fatal(err)
 		}
-		capture, err := l.PeerDev.Capture()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for ecn := range uint8(4) {
-			payload := fmt.Appendf(nil, "marked %d", ecn)
-			frame, err := l.Plain(lab.Packet{
-				Src: l.ClientAddr.Of(inside), Dst: l.Inner.Of(inside), Class: dscp | ecn, Hops: 64, Payload: payload,
-			})
+		for _, who := range []string{"relay", "device"} {
+			capture, err := l.PeerDev.Capture()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := l.ClientDev.Inject(frame); err != nil {
+			for ecn := range uint8(4) {
+				payload := fmt.Appendf(nil, "marked %d, %s", ecn, who)
+				frame, err := l.Plain(lab.Packet{
+					Src: l.ClientAddr.Of(inside), Dst: l.Inner.Of(inside), Class: dscp | ecn, Hops: 64, Payload: payload,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := l.ClientDev.Inject(frame); err != nil {
+					t.Fatal(err)
+				}
+				f, want := wait(t, capture, payload), dscp|ecn
+				if who == "device" && ecn == 3 {
+					want = dscp | 2
+				}
+				if got := class(t, f); got != want {
+					t.Errorf("%s: the packet has %#x inside, and %#x outside", who, dscp|ecn, got)
+				}
+				if f.TTL() != 64 {
+					t.Errorf("%s: hop limit outside: %d", who, f.TTL())
+				}
+				if err := f.Check(); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := capture.Stop(); err != nil {
 				t.Fatal(err)
 			}
-			f := wait(t, capture, payload)
-			if got := class(t, f); got != dscp|ecn {
-				t.Errorf("the packet has %#x inside, and %#x outside", dscp|ecn, got)
-			}
-			if f.TTL() != 64 {
-				t.Error("hop limit outside:", f.TTL())
-			}
-			if err := f.Check(); err != nil {
-				t.Error(err)
+			if err := g.Relay().DetachAll(); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

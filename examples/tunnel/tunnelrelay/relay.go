@@ -52,17 +52,32 @@ type Options struct {
 type Relay struct {
 	rt *runtime.Relay
 
-	// VxlanIn runs at tc/ingress and takes eth ipv4 udp vxlan eth ipv4; eth ipv4 udp vxlan eth ipv6; eth ipv6 udp vxlan
-	// eth ipv4; eth ipv6 udp vxlan eth ipv6.
+	// VxlanOut runs at tc/ingress and takes eth ipv4_any; eth ipv6.
+	VxlanOut *VxlanOutProgram
+	// GeneveOut runs at tc/ingress and takes eth ipv4_any; eth ipv6.
+	GeneveOut *GeneveOutProgram
+	// IpipOut runs at tc/ingress and takes eth ipv4_any; eth ipv6.
+	IpipOut *IpipOutProgram
+	// FouOut runs at tc/ingress and takes eth ipv4_any; eth ipv6.
+	FouOut *FouOutProgram
+	// VxlanIn runs at tc/ingress and takes eth ipv4 udp vxlan eth ipv4_any; eth ipv4 udp vxlan eth ipv6; eth ipv6 udp
+	// vxlan eth ipv4_any; eth ipv6 udp vxlan eth ipv6.
 	VxlanIn *VxlanInProgram
-	// GeneveIn runs at tc/ingress and takes eth ipv4 udp geneve eth ipv4; eth ipv4 udp geneve eth ipv6; eth ipv6 udp
-	// geneve eth ipv4; eth ipv6 udp geneve eth ipv6.
+	// GeneveIn runs at tc/ingress and takes eth ipv4 udp geneve eth ipv4_any; eth ipv4 udp geneve eth ipv6; eth ipv6 udp
+	// geneve eth ipv4_any; eth ipv6 udp geneve eth ipv6.
 	GeneveIn *GeneveInProgram
+	// IpipIn runs at tc/ingress and takes eth ipv4 ipv4_any; eth ipv4 ipv6; eth ipv6 ipv4_any; eth ipv6 ipv6.
+	IpipIn *IpipInProgram
+	// FouIn runs at tc/ingress and takes eth ipv4 udp ipv4_any; eth ipv4 udp ipv6; eth ipv6 udp ipv4_any; eth ipv6 udp
+	// ipv6.
+	FouIn *FouInProgram
 
+	// Networks is a table of prefixes, the longest of which counts of 1024 rows.
+	Networks *NetworksTable
 	// Peers is a hash table of 1024 rows.
 	Peers *PeersTable
-	// Routes is a table of prefixes, the longest of which counts of 65536 rows.
-	Routes *RoutesTable
+	// Own is a hash table of 256 rows.
+	Own *OwnTable
 }
 
 // Load loads the relay, or adopts the one that is pinned. Nothing is attached yet, unless it was adopted. Where it
@@ -83,11 +98,18 @@ func Load(opt Options) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		rt:       rt,
-		VxlanIn:  &VxlanInProgram{rt.Program("vxlan_in")},
-		GeneveIn: &GeneveInProgram{rt.Program("geneve_in")},
-		Peers:    &PeersTable{rt.Table("peers")},
-		Routes:   &RoutesTable{rt.Table("routes")},
+		rt:        rt,
+		VxlanOut:  &VxlanOutProgram{rt.Program("vxlan_out")},
+		GeneveOut: &GeneveOutProgram{rt.Program("geneve_out")},
+		IpipOut:   &IpipOutProgram{rt.Program("ipip_out")},
+		FouOut:    &FouOutProgram{rt.Program("fou_out")},
+		VxlanIn:   &VxlanInProgram{rt.Program("vxlan_in")},
+		GeneveIn:  &GeneveInProgram{rt.Program("geneve_in")},
+		IpipIn:    &IpipInProgram{rt.Program("ipip_in")},
+		FouIn:     &FouInProgram{rt.Program("fou_in")},
+		Networks:  &NetworksTable{rt.Table("networks")},
+		Peers:     &PeersTable{rt.Table("peers")},
+		Own:       &OwnTable{rt.Table("own")},
 	}, nil
 }
 
@@ -100,6 +122,243 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
+
+// VxlanOutProgram is the program "vxlan_out": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by VxlanOutReason.
+type VxlanOutProgram struct{ *runtime.Program }
+
+// VxlanOutReason is what became of a packet that vxlan_out saw.
+type VxlanOutReason int
+
+// The reasons of vxlan_out.
+const (
+	VxlanOutSent           VxlanOutReason = iota // rewritten and sent
+	VxlanOutPass                                 // passed to the stack, as the spec says
+	VxlanOutInactive                             // the relay's lease has expired
+	VxlanOutVLANTag                              // a VLAN tag that the stack doesn't have
+	VxlanOutOtherHost                            // a frame for another host
+	VxlanOutLinkBroadcast                        // a link-layer broadcast
+	VxlanOutLinkMulticast                        // a link-layer multicast
+	VxlanOutTruncated                            // the packet ends inside a header
+	VxlanOutIPv4AnyVersion                       // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	VxlanOutIPv4AnyIhl
+	VxlanOutIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	VxlanOutIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	VxlanOutIPv4AnyChecksum    // ipv4_any: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	VxlanOutMartianSource
+	VxlanOutMulticast          // a multicast or broadcast destination
+	VxlanOutMartianDestination // a destination that no other host has: unspecified or loopback
+	VxlanOutNoNetworks         // no row in networks
+	VxlanOutChanging           // user space changed rows at each attempt to read one
+	VxlanOutNoMatch            // the program's match or condition isn't true
+	VxlanOutAddressFamily      // an address of the other IP version
+	VxlanOutGSOPacket          // a GSO packet: several datagrams in one buffer
+	VxlanOutPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	VxlanOutNoMemory           // the kernel has no memory to change the packet
+	VxlanOutFault              // dropped: the kernel failed after the first change
+	VxlanOutTooBig             // larger than the MTU towards the destination
+	VxlanOutNoRoute            // no route to the destination
+	VxlanOutLocal              // the destination is this host
+	VxlanOutUnreachable        // the route's type is unreachable
+	VxlanOutBlackhole          // the route's type is blackhole
+	VxlanOutProhibit           // the route's type is prohibit
+	VxlanOutNoRule             // no rule applies
+	VxlanOutIPv6Version        // ipv6.version is not 6
+	VxlanOutMappedAddress      // an IPv4-mapped address in an IPv6 header
+	VxlanOutIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	VxlanOutNotInner           // no inner header here
+)
+
+// Desc says what the reason means.
+func (r VxlanOutReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r VxlanOutReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *VxlanOutProgram) Count(r VxlanOutReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
+}
+
+// GeneveOutProgram is the program "geneve_out": Attach and Detach take the name of an interface; what Counts returns
+// is indexed by GeneveOutReason.
+type GeneveOutProgram struct{ *runtime.Program }
+
+// GeneveOutReason is what became of a packet that geneve_out saw.
+type GeneveOutReason int
+
+// The reasons of geneve_out.
+const (
+	GeneveOutSent           GeneveOutReason = iota // rewritten and sent
+	GeneveOutPass                                  // passed to the stack, as the spec says
+	GeneveOutInactive                              // the relay's lease has expired
+	GeneveOutVLANTag                               // a VLAN tag that the stack doesn't have
+	GeneveOutOtherHost                             // a frame for another host
+	GeneveOutLinkBroadcast                         // a link-layer broadcast
+	GeneveOutLinkMulticast                         // a link-layer multicast
+	GeneveOutTruncated                             // the packet ends inside a header
+	GeneveOutIPv4AnyVersion                        // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	GeneveOutIPv4AnyIhl
+	GeneveOutIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	GeneveOutIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	GeneveOutIPv4AnyChecksum    // ipv4_any: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	GeneveOutMartianSource
+	GeneveOutMulticast // a multicast or broadcast destination
+	// a destination that no other host has: unspecified or loopback
+	GeneveOutMartianDestination
+	GeneveOutNoNetworks        // no row in networks
+	GeneveOutChanging          // user space changed rows at each attempt to read one
+	GeneveOutNoMatch           // the program's match or condition isn't true
+	GeneveOutAddressFamily     // an address of the other IP version
+	GeneveOutGSOPacket         // a GSO packet: several datagrams in one buffer
+	GeneveOutPartialChecksum   // a partial checksum in a header that the stack doesn't name
+	GeneveOutNoMemory          // the kernel has no memory to change the packet
+	GeneveOutFault             // dropped: the kernel failed after the first change
+	GeneveOutTooBig            // larger than the MTU towards the destination
+	GeneveOutNoRoute           // no route to the destination
+	GeneveOutLocal             // the destination is this host
+	GeneveOutUnreachable       // the route's type is unreachable
+	GeneveOutBlackhole         // the route's type is blackhole
+	GeneveOutProhibit          // the route's type is prohibit
+	GeneveOutNoRule            // no rule applies
+	GeneveOutIPv6Version       // ipv6.version is not 6
+	GeneveOutMappedAddress     // an IPv4-mapped address in an IPv6 header
+	GeneveOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	GeneveOutNotInner          // no inner header here
+)
+
+// Desc says what the reason means.
+func (r GeneveOutReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r GeneveOutReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *GeneveOutProgram) Count(r GeneveOutReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
+}
+
+// IpipOutProgram is the program "ipip_out": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by IpipOutReason.
+type IpipOutProgram struct{ *runtime.Program }
+
+// IpipOutReason is what became of a packet that ipip_out saw.
+type IpipOutReason int
+
+// The reasons of ipip_out.
+const (
+	IpipOutSent           IpipOutReason = iota // rewritten and sent
+	IpipOutPass                                // passed to the stack, as the spec says
+	IpipOutInactive                            // the relay's lease has expired
+	IpipOutVLANTag                             // a VLAN tag that the stack doesn't have
+	IpipOutOtherHost                           // a frame for another host
+	IpipOutLinkBroadcast                       // a link-layer broadcast
+	IpipOutLinkMulticast                       // a link-layer multicast
+	IpipOutTruncated                           // the packet ends inside a header
+	IpipOutIPv4AnyVersion                      // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	IpipOutIPv4AnyIhl
+	IpipOutIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	IpipOutIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	IpipOutIPv4AnyChecksum    // ipv4_any: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	IpipOutMartianSource
+	IpipOutMulticast          // a multicast or broadcast destination
+	IpipOutMartianDestination // a destination that no other host has: unspecified or loopback
+	IpipOutNoNetworks         // no row in networks
+	IpipOutChanging           // user space changed rows at each attempt to read one
+	IpipOutNoMatch            // the program's match or condition isn't true
+	IpipOutAddressFamily      // an address of the other IP version
+	IpipOutGSOPacket          // a GSO packet: several datagrams in one buffer
+	IpipOutPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	IpipOutNoMemory           // the kernel has no memory to change the packet
+	IpipOutFault              // dropped: the kernel failed after the first change
+	IpipOutTooBig             // larger than the MTU towards the destination
+	IpipOutNoRoute            // no route to the destination
+	IpipOutLocal              // the destination is this host
+	IpipOutUnreachable        // the route's type is unreachable
+	IpipOutBlackhole          // the route's type is blackhole
+	IpipOutProhibit           // the route's type is prohibit
+	IpipOutNoRule             // no rule applies
+	IpipOutIPv6Version        // ipv6.version is not 6
+	IpipOutMappedAddress      // an IPv4-mapped address in an IPv6 header
+	IpipOutIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	IpipOutNotInner           // no inner header here
+)
+
+// Desc says what the reason means.
+func (r IpipOutReason) Desc() abi.Reason { return desc.Programs[2].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r IpipOutReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *IpipOutProgram) Count(r IpipOutReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
+}
+
+// FouOutProgram is the program "fou_out": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by FouOutReason.
+type FouOutProgram struct{ *runtime.Program }
+
+// FouOutReason is what became of a packet that fou_out saw.
+type FouOutReason int
+
+// The reasons of fou_out.
+const (
+	FouOutSent           FouOutReason = iota // rewritten and sent
+	FouOutPass                               // passed to the stack, as the spec says
+	FouOutInactive                           // the relay's lease has expired
+	FouOutVLANTag                            // a VLAN tag that the stack doesn't have
+	FouOutOtherHost                          // a frame for another host
+	FouOutLinkBroadcast                      // a link-layer broadcast
+	FouOutLinkMulticast                      // a link-layer multicast
+	FouOutTruncated                          // the packet ends inside a header
+	FouOutIPv4AnyVersion                     // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	FouOutIPv4AnyIhl
+	FouOutIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	FouOutIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	FouOutIPv4AnyChecksum    // ipv4_any: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	FouOutMartianSource
+	FouOutMulticast          // a multicast or broadcast destination
+	FouOutMartianDestination // a destination that no other host has: unspecified or loopback
+	FouOutNoNetworks         // no row in networks
+	FouOutChanging           // user space changed rows at each attempt to read one
+	FouOutNoMatch            // the program's match or condition isn't true
+	FouOutAddressFamily      // an address of the other IP version
+	FouOutGSOPacket          // a GSO packet: several datagrams in one buffer
+	FouOutPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	FouOutNoMemory           // the kernel has no memory to change the packet
+	FouOutFault              // dropped: the kernel failed after the first change
+	FouOutTooBig             // larger than the MTU towards the destination
+	FouOutNoRoute            // no route to the destination
+	FouOutLocal              // the destination is this host
+	FouOutUnreachable        // the route's type is unreachable
+	FouOutBlackhole          // the route's type is blackhole
+	FouOutProhibit           // the route's type is prohibit
+	FouOutNoRule             // no rule applies
+	FouOutIPv6Version        // ipv6.version is not 6
+	FouOutMappedAddress      // an IPv4-mapped address in an IPv6 header
+	FouOutIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	FouOutNotInner           // no inner header here
+)
+
+// Desc says what the reason means.
+func (r FouOutReason) Desc() abi.Reason { return desc.Programs[3].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r FouOutReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *FouOutProgram) Count(r FouOutReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
+}
 
 // VxlanInProgram is the program "vxlan_in": Attach and Detach take the name of an interface; what Counts returns is
 // indexed by VxlanInReason.
@@ -133,22 +392,31 @@ const (
 	VxlanInGSOPacket          // a GSO packet: several datagrams in one buffer
 	VxlanInNotVxlan           // no vxlan header here
 	VxlanInVxlanFlags         // vxlan.flags is not 8
+	VxlanInVxlanReserved      // vxlan.reserved is not 0
+	VxlanInVxlanReserved2     // vxlan.reserved_2 is not 0
+	VxlanInIPv4AnyVersion     // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	VxlanInIPv4AnyIhl
+	VxlanInIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	VxlanInIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	VxlanInIPv4AnyChecksum    // ipv4_any: checksum is wrong
 	VxlanInNoPeers            // no row in peers
 	VxlanInChanging           // user space changed rows at each attempt to read one
 	VxlanInNoMatch            // the program's match or condition isn't true
 	VxlanInDropEcn            // dropped, as the spec says
 	// udp.checksum is not 0: it may be partial, and its header is removed
 	VxlanInUDPHasChecksum
-	VxlanInHopLimit          // the hop limit is used up
 	VxlanInPartialChecksum   // a partial checksum in a header that the stack doesn't name
 	VxlanInNoMemory          // the kernel has no memory to change the packet
 	VxlanInFault             // dropped: the kernel failed after the first change
+	VxlanInHopLimit          // the hop limit is used up
 	VxlanInTooBig            // larger than the MTU towards the destination
 	VxlanInNoRoute           // no route to the destination
 	VxlanInLocal             // the destination is this host
 	VxlanInUnreachable       // the route's type is unreachable
 	VxlanInBlackhole         // the route's type is blackhole
 	VxlanInProhibit          // the route's type is prohibit
+	VxlanInNoRule            // no rule applies
 	VxlanInIPv6Version       // ipv6.version is not 6
 	VxlanInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	VxlanInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -157,7 +425,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r VxlanInReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
+func (r VxlanInReason) Desc() abi.Reason { return desc.Programs[4].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r VxlanInReason) String() string { return r.Desc().Name }
@@ -201,24 +469,33 @@ const (
 	GeneveInGeneveVersion      // geneve.version is not 0
 	GeneveInGeneveControl      // geneve.control is not 0
 	GeneveInGeneveCritical     // geneve.critical is not 0
+	GeneveInGeneveReserved     // geneve.reserved is not 0
 	GeneveInGeneveProtocol     // geneve.protocol is not 0x6558
+	GeneveInGeneveReserved2    // geneve.reserved_2 is not 0
 	GeneveInGeneveOptions      // geneve.options is longer than the spec allows
+	GeneveInIPv4AnyVersion     // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	GeneveInIPv4AnyIhl
+	GeneveInIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	GeneveInIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	GeneveInIPv4AnyChecksum    // ipv4_any: checksum is wrong
 	GeneveInNoPeers            // no row in peers
 	GeneveInChanging           // user space changed rows at each attempt to read one
 	GeneveInNoMatch            // the program's match or condition isn't true
 	GeneveInDropEcn            // dropped, as the spec says
 	// udp.checksum is not 0: it may be partial, and its header is removed
 	GeneveInUDPHasChecksum
-	GeneveInHopLimit          // the hop limit is used up
 	GeneveInPartialChecksum   // a partial checksum in a header that the stack doesn't name
 	GeneveInNoMemory          // the kernel has no memory to change the packet
 	GeneveInFault             // dropped: the kernel failed after the first change
+	GeneveInHopLimit          // the hop limit is used up
 	GeneveInTooBig            // larger than the MTU towards the destination
 	GeneveInNoRoute           // no route to the destination
 	GeneveInLocal             // the destination is this host
 	GeneveInUnreachable       // the route's type is unreachable
 	GeneveInBlackhole         // the route's type is blackhole
 	GeneveInProhibit          // the route's type is prohibit
+	GeneveInNoRule            // no rule applies
 	GeneveInIPv6Version       // ipv6.version is not 6
 	GeneveInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	GeneveInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -227,7 +504,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r GeneveInReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) }
+func (r GeneveInReason) Desc() abi.Reason { return desc.Programs[5].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r GeneveInReason) String() string { return r.Desc().Name }
@@ -235,6 +512,227 @@ func (r GeneveInReason) String() string { return r.Desc().Name }
 // Count returns how many packets ended with the reason.
 func (p *GeneveInProgram) Count(r GeneveInReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
+}
+
+// IpipInProgram is the program "ipip_in": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by IpipInReason.
+type IpipInProgram struct{ *runtime.Program }
+
+// IpipInReason is what became of a packet that ipip_in saw.
+type IpipInReason int
+
+// The reasons of ipip_in.
+const (
+	IpipInSent            IpipInReason = iota // rewritten and sent
+	IpipInPass                                // passed to the stack, as the spec says
+	IpipInInactive                            // the relay's lease has expired
+	IpipInVLANTag                             // a VLAN tag that the stack doesn't have
+	IpipInOtherHost                           // a frame for another host
+	IpipInLinkBroadcast                       // a link-layer broadcast
+	IpipInLinkMulticast                       // a link-layer multicast
+	IpipInTruncated                           // the packet ends inside a header
+	IpipInIPv4Version                         // ipv4.version is not 4
+	IpipInIPOptions                           // ipv4.ihl is not 5
+	IpipInIPv4Reserved                        // ipv4.reserved is not 0
+	IpipInFragment                            // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	IpipInIPv4TotalLength                     // ipv4.total_length disagrees with the packet
+	IpipInIPv4Checksum                        // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	IpipInMartianSource
+	IpipInMulticast          // a multicast or broadcast destination
+	IpipInMartianDestination // a destination that no other host has: unspecified or loopback
+	IpipInIPv4AnyVersion     // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	IpipInIPv4AnyIhl
+	IpipInIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	IpipInIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	IpipInIPv4AnyChecksum    // ipv4_any: checksum is wrong
+	IpipInNoPeers            // no row in peers
+	IpipInChanging           // user space changed rows at each attempt to read one
+	IpipInDropEcn            // dropped, as the spec says
+	IpipInGSOPacket          // a GSO packet: several datagrams in one buffer
+	IpipInPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	IpipInNoMemory           // the kernel has no memory to change the packet
+	IpipInFault              // dropped: the kernel failed after the first change
+	IpipInHopLimit           // the hop limit is used up
+	IpipInTooBig             // larger than the MTU towards the destination
+	IpipInNoRoute            // no route to the destination
+	IpipInLocal              // the destination is this host
+	IpipInUnreachable        // the route's type is unreachable
+	IpipInBlackhole          // the route's type is blackhole
+	IpipInProhibit           // the route's type is prohibit
+	IpipInNoRule             // no rule applies
+	IpipInIPv6Version        // ipv6.version is not 6
+	IpipInMappedAddress      // an IPv4-mapped address in an IPv6 header
+	IpipInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	IpipInNotInner           // no inner header here
+	IpipInNotOuter           // no outer header here
+)
+
+// Desc says what the reason means.
+func (r IpipInReason) Desc() abi.Reason { return desc.Programs[6].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r IpipInReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *IpipInProgram) Count(r IpipInReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
+}
+
+// FouInProgram is the program "fou_in": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by FouInReason.
+type FouInProgram struct{ *runtime.Program }
+
+// FouInReason is what became of a packet that fou_in saw.
+type FouInReason int
+
+// The reasons of fou_in.
+const (
+	FouInSent            FouInReason = iota // rewritten and sent
+	FouInPass                               // passed to the stack, as the spec says
+	FouInInactive                           // the relay's lease has expired
+	FouInVLANTag                            // a VLAN tag that the stack doesn't have
+	FouInOtherHost                          // a frame for another host
+	FouInLinkBroadcast                      // a link-layer broadcast
+	FouInLinkMulticast                      // a link-layer multicast
+	FouInTruncated                          // the packet ends inside a header
+	FouInIPv4Version                        // ipv4.version is not 4
+	FouInIPOptions                          // ipv4.ihl is not 5
+	FouInIPv4Reserved                       // ipv4.reserved is not 0
+	FouInFragment                           // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	FouInIPv4TotalLength                    // ipv4.total_length disagrees with the packet
+	FouInIPv4Checksum                       // ipv4: checksum is wrong
+	// a source that no other host has: unspecified, loopback, multicast or broadcast
+	FouInMartianSource
+	FouInMulticast          // a multicast or broadcast destination
+	FouInMartianDestination // a destination that no other host has: unspecified or loopback
+	FouInNotUDP             // no udp header here
+	FouInUDPLength          // udp.length disagrees with the packet
+	FouInGSOPacket          // a GSO packet: several datagrams in one buffer
+	FouInIPv4AnyVersion     // ipv4_any.version is not 4
+	// ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet
+	FouInIPv4AnyIhl
+	FouInIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
+	FouInIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
+	FouInIPv4AnyChecksum    // ipv4_any: checksum is wrong
+	FouInNoMatch            // the program's match or condition isn't true
+	FouInNoPeers            // no row in peers
+	FouInChanging           // user space changed rows at each attempt to read one
+	FouInDropEcn            // dropped, as the spec says
+	FouInUDPHasChecksum     // udp.checksum is not 0: it may be partial, and its header is removed
+	FouInPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	FouInNoMemory           // the kernel has no memory to change the packet
+	FouInFault              // dropped: the kernel failed after the first change
+	FouInHopLimit           // the hop limit is used up
+	FouInTooBig             // larger than the MTU towards the destination
+	FouInNoRoute            // no route to the destination
+	FouInLocal              // the destination is this host
+	FouInUnreachable        // the route's type is unreachable
+	FouInBlackhole          // the route's type is blackhole
+	FouInProhibit           // the route's type is prohibit
+	FouInNoRule             // no rule applies
+	FouInIPv6Version        // ipv6.version is not 6
+	FouInMappedAddress      // an IPv4-mapped address in an IPv6 header
+	FouInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	FouInNotInner           // no inner header here
+	FouInNotOuter           // no outer header here
+)
+
+// Desc says what the reason means.
+func (r FouInReason) Desc() abi.Reason { return desc.Programs[7].Reason(int(r)) }
+
+// String names the reason as the spec and the command line do.
+func (r FouInReason) String() string { return r.Desc().Name }
+
+// Count returns how many packets ended with the reason.
+func (p *FouInProgram) Count(r FouInReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
+
+// NetworksTable is the table "networks": a table of prefixes, the longest of which counts of 1024 rows.
+type NetworksTable struct{ t *runtime.Table }
+
+// NetworksRow is a value of networks.
+type NetworksRow struct {
+	Kind    uint8
+	V6      bool
+	Sums    bool
+	Local   netip.Addr
+	Remote  netip.Addr
+	VNI     uint32
+	Option  uint32
+	Own     net.HardwareAddr
+	MAC     net.HardwareAddr
+	Packets *runtime.Counter
+}
+
+func (t *NetworksTable) key(key netip.Prefix) []any {
+	return []any{key}
+}
+
+func (t *NetworksTable) row(v []any) NetworksRow {
+	return NetworksRow{
+		Kind:    uint8(v[0].(uint64)),
+		V6:      v[1].(bool),
+		Sums:    v[2].(bool),
+		Local:   v[3].(netip.Addr),
+		Remote:  v[4].(netip.Addr),
+		VNI:     uint32(v[5].(uint64)),
+		Option:  uint32(v[6].(uint64)),
+		Own:     v[7].(net.HardwareAddr),
+		MAC:     v[8].(net.HardwareAddr),
+		Packets: v[9].(*runtime.Counter),
+	}
+}
+
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
+// ones. Errors: *runtime.ValueError, *runtime.FullError.
+func (t *NetworksTable) Put(key netip.Prefix, row NetworksRow) error {
+	return t.t.Put(t.key(key), []any{row.Kind, row.V6, row.Sums, row.Local, row.Remote, row.VNI, row.Option, row.Own, row.MAC, row.Packets})
+}
+
+// Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
+func (t *NetworksTable) Get(key netip.Prefix) (NetworksRow, error) {
+	v, err := t.t.Get(t.key(key))
+	if err != nil {
+		return NetworksRow{}, err
+	}
+	return t.row(v), nil
+}
+
+// Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
+func (t *NetworksTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
+
+// DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
+// removes none.
+func (t *NetworksTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) {
+	all := make([][]any, len(keys))
+	for i, key := range keys {
+		all[i] = t.key(key)
+	}
+	return t.t.DeleteMany(all)
+}
+
+// NetworksEntry is a row of networks with its key.
+type NetworksEntry struct {
+	Key netip.Prefix
+	Row NetworksRow
+}
+
+// All iterates over the rows, in no order. An error ends the iteration.
+func (t *NetworksTable) All() iter.Seq2[NetworksEntry, error] {
+	return func(yield func(NetworksEntry, error) bool) {
+		for e, err := range t.t.All() {
+			if err != nil {
+				yield(NetworksEntry{}, err)
+				return
+			}
+			k := e.Key
+			key := k[0].(netip.Prefix)
+			if !yield(NetworksEntry{key, t.row(e.Value)}, nil) {
+				return
+			}
+		}
+	}
 }
 
 // PeersTable is the table "peers": a hash table of 1024 rows.
@@ -250,7 +748,7 @@ type PeersKey struct {
 
 // PeersRow is a value of peers.
 type PeersRow struct {
-	MAC     net.HardwareAddr
+	Own     net.HardwareAddr
 	Packets *runtime.Counter
 }
 
@@ -260,7 +758,7 @@ func (t *PeersTable) key(key PeersKey) []any {
 
 func (t *PeersTable) row(v []any) PeersRow {
 	return PeersRow{
-		MAC:     v[0].(net.HardwareAddr),
+		Own:     v[0].(net.HardwareAddr),
 		Packets: v[1].(*runtime.Counter),
 	}
 }
@@ -268,7 +766,7 @@ func (t *PeersTable) row(v []any) PeersRow {
 // Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
 // ones. Errors: *runtime.ValueError, *runtime.FullError.
 func (t *PeersTable) Put(key PeersKey, row PeersRow) error {
-	return t.t.Put(t.key(key), []any{row.MAC, row.Packets})
+	return t.t.Put(t.key(key), []any{row.Own, row.Packets})
 }
 
 // Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
@@ -321,45 +819,45 @@ func (t *PeersTable) All() iter.Seq2[PeersEntry, error] {
 	}
 }
 
-// RoutesTable is the table "routes": a table of prefixes, the longest of which counts of 65536 rows.
-type RoutesTable struct{ t *runtime.Table }
+// OwnTable is the table "own": a hash table of 256 rows.
+type OwnTable struct{ t *runtime.Table }
 
-// RoutesRow is a value of routes.
-type RoutesRow struct {
-	Next netip.Addr
+// OwnRow is a value of own.
+type OwnRow struct {
+	Packets *runtime.Counter
 }
 
-func (t *RoutesTable) key(key netip.Prefix) []any {
+func (t *OwnTable) key(key netip.Addr) []any {
 	return []any{key}
 }
 
-func (t *RoutesTable) row(v []any) RoutesRow {
-	return RoutesRow{
-		Next: v[0].(netip.Addr),
+func (t *OwnTable) row(v []any) OwnRow {
+	return OwnRow{
+		Packets: v[0].(*runtime.Counter),
 	}
 }
 
 // Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
 // ones. Errors: *runtime.ValueError, *runtime.FullError.
-func (t *RoutesTable) Put(key netip.Prefix, row RoutesRow) error {
-	return t.t.Put(t.key(key), []any{row.Next})
+func (t *OwnTable) Put(key netip.Addr, row OwnRow) error {
+	return t.t.Put(t.key(key), []any{row.Packets})
 }
 
 // Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *RoutesTable) Get(key netip.Prefix) (RoutesRow, error) {
+func (t *OwnTable) Get(key netip.Addr) (OwnRow, error) {
 	v, err := t.t.Get(t.key(key))
 	if err != nil {
-		return RoutesRow{}, err
+		return OwnRow{}, err
 	}
 	return t.row(v), nil
 }
 
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
-func (t *RoutesTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
+func (t *OwnTable) Delete(key netip.Addr) error { return t.t.Delete(t.key(key)) }
 
 // DeleteMany removes rows, thousands with one system call, and returns how many there were. If a key is wrong, it
 // removes none.
-func (t *RoutesTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) {
+func (t *OwnTable) DeleteMany(keys ...netip.Addr) (deleted int, err error) {
 	all := make([][]any, len(keys))
 	for i, key := range keys {
 		all[i] = t.key(key)
@@ -367,23 +865,23 @@ func (t *RoutesTable) DeleteMany(keys ...netip.Prefix) (deleted int, err error) 
 	return t.t.DeleteMany(all)
 }
 
-// RoutesEntry is a row of routes with its key.
-type RoutesEntry struct {
-	Key netip.Prefix
-	Row RoutesRow
+// OwnEntry is a row of own with its key.
+type OwnEntry struct {
+	Key netip.Addr
+	Row OwnRow
 }
 
 // All iterates over the rows, in no order. An error ends the iteration.
-func (t *RoutesTable) All() iter.Seq2[RoutesEntry, error] {
-	return func(yield func(RoutesEntry, error) bool) {
+func (t *OwnTable) All() iter.Seq2[OwnEntry, error] {
+	return func(yield func(OwnEntry, error) bool) {
 		for e, err := range t.t.All() {
 			if err != nil {
-				yield(RoutesEntry{}, err)
+				yield(OwnEntry{}, err)
 				return
 			}
 			k := e.Key
-			key := k[0].(netip.Prefix)
-			if !yield(RoutesEntry{key, t.row(e.Value)}, nil) {
+			key := k[0].(netip.Addr)
+			if !yield(OwnEntry{key, t.row(e.Value)}, nil) {
 				return
 			}
 		}
@@ -394,23 +892,214 @@ var desc = abi.Desc{
 	Name:   "tunnel",
 	Kernel: [2]int{5, 10},
 	Tables: []abi.Table{
+		{Name: "networks", Kind: abi.TableLPM, Size: 1024, Key: []abi.Member{
+			{Name: "dst", Kind: abi.KindPrefix, Size: 20},
+		}, KeySize: 20, Value: []abi.Member{
+			{Name: "kind", Kind: abi.KindUint, Bits: 8, Size: 1},
+			{Name: "v6", Kind: abi.KindBool, Bits: 1, Size: 1, Off: 1},
+			{Name: "sums", Kind: abi.KindBool, Bits: 1, Size: 1, Off: 2},
+			{Name: "local", Kind: abi.KindAddr, Size: 16, Off: 4},
+			{Name: "remote", Kind: abi.KindAddr, Size: 16, Off: 20},
+			{Name: "vni", Kind: abi.KindUint, Bits: 24, Size: 4, Off: 36},
+			{Name: "option", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 40},
+			{Name: "own", Kind: abi.KindMAC, Size: 6, Off: 44},
+			{Name: "mac", Kind: abi.KindMAC, Size: 6, Off: 50},
+			{Name: "packets", Kind: abi.KindCounter, Size: 4, Off: 56},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 60, Hidden: true, To: "remote", From: "local"},
+		}, ValueSize: 80},
 		{Name: "peers", Kind: abi.TableHash, Size: 1024, Key: []abi.Member{
 			{Name: "remote", Kind: abi.KindAddr, Size: 16},
 			{Name: "local", Kind: abi.KindAddr, Size: 16, Off: 16},
 			{Name: "kind", Kind: abi.KindUint, Bits: 8, Size: 1, Off: 32},
 			{Name: "vni", Kind: abi.KindUint, Bits: 24, Size: 4, Off: 36},
 		}, KeySize: 40, Value: []abi.Member{
-			{Name: "mac", Kind: abi.KindMAC, Size: 6},
+			{Name: "own", Kind: abi.KindMAC, Size: 6},
 			{Name: "packets", Kind: abi.KindCounter, Size: 4, Off: 8},
 		}, ValueSize: 16},
-		{Name: "routes", Kind: abi.TableLPM, Size: 65536, Key: []abi.Member{
-			{Name: "dst", Kind: abi.KindPrefix, Size: 20},
-		}, KeySize: 20, Value: []abi.Member{
-			{Name: "next", Kind: abi.KindNextHop, Size: 36},
-		}, ValueSize: 40},
+		{Name: "own", Kind: abi.TableHash, Size: 256, Key: []abi.Member{
+			{Name: "addr", Kind: abi.KindAddr, Size: 16},
+		}, KeySize: 16, Value: []abi.Member{
+			{Name: "packets", Kind: abi.KindCounter, Size: 4},
+		}, ValueSize: 8},
 	},
 	Programs: []abi.Program{
-		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+		{Name: "vxlan_out", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "no_networks", Kind: abi.ReasonPunted, Doc: "no row in networks"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
+		}},
+		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 35, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "no_networks", Kind: abi.ReasonPunted, Doc: "no row in networks"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
+		}},
+		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 70, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "no_networks", Kind: abi.ReasonPunted, Doc: "no row in networks"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
+		}},
+		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 105, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "no_networks", Kind: abi.ReasonPunted, Doc: "no row in networks"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
+		}},
+		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 140, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -435,23 +1124,34 @@ var desc = abi.Desc{
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "not_vxlan", Kind: abi.ReasonPunted, Doc: "no vxlan header here"},
 			{Name: "vxlan_flags", Kind: abi.ReasonPunted, Doc: "vxlan.flags is not 8"},
+			{Name: "vxlan_reserved", Kind: abi.ReasonPunted, Doc: "vxlan.reserved is not 0"},
+			{Name: "vxlan_reserved_2", Kind: abi.ReasonPunted, Doc: "vxlan.reserved_2 is not 0"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
 			{Name: "no_peers", Kind: abi.ReasonPunted, Doc: "no row in peers"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
 			{Name: "udp_has_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is not 0: it may be partial, and its header is removed"},
-			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
@@ -459,7 +1159,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 42, Reasons: []abi.Reason{
+		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 190, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -486,25 +1186,143 @@ var desc = abi.Desc{
 			{Name: "geneve_version", Kind: abi.ReasonPunted, Doc: "geneve.version is not 0"},
 			{Name: "geneve_control", Kind: abi.ReasonPunted, Doc: "geneve.control is not 0"},
 			{Name: "geneve_critical", Kind: abi.ReasonPunted, Doc: "geneve.critical is not 0"},
+			{Name: "geneve_reserved", Kind: abi.ReasonPunted, Doc: "geneve.reserved is not 0"},
 			{Name: "geneve_protocol", Kind: abi.ReasonPunted, Doc: "geneve.protocol is not 0x6558"},
+			{Name: "geneve_reserved_2", Kind: abi.ReasonPunted, Doc: "geneve.reserved_2 is not 0"},
 			{Name: "geneve_options", Kind: abi.ReasonPunted, Doc: "geneve.options is longer than the spec allows"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
 			{Name: "no_peers", Kind: abi.ReasonPunted, Doc: "no row in peers"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
 			{Name: "udp_has_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is not 0: it may be partial, and its header is removed"},
-			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
 			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
+			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
+		}},
+		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 244, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
+			{Name: "no_peers", Kind: abi.ReasonPunted, Doc: "no row in peers"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
+				Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
+			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
+		}},
+		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 286, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted,
+				Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted,
+				Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "ipv4_any_version", Kind: abi.ReasonPunted, Doc: "ipv4_any.version is not 4"},
+			{Name: "ipv4_any_ihl", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.ihl is not 5 or more; or: ipv4_any.ihl disagrees with the packet"},
+			{Name: "ipv4_any_options", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.options is longer than the spec allows"},
+			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
+				Doc: "ipv4_any.total_length disagrees with the packet"},
+			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
+			{Name: "no_peers", Kind: abi.ReasonPunted, Doc: "no row in peers"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
+			{Name: "udp_has_checksum", Kind: abi.ReasonPunted,
+				Doc: "udp.checksum is not 0: it may be partial, and its header is removed"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted,
+				Doc: "a partial checksum in a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
@@ -513,5 +1331,5 @@ var desc = abi.Desc{
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
 	},
-	Shared: 1025,
+	Shared: 2305,
 }
