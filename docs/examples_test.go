@@ -146,6 +146,8 @@ var frames = map[diag.Code]string{
 		`programs: p: {hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port", ` +
 		`do: ["pass"]}`,
 	"FR0241": whole,
+	"FR0242": program("", udp, ""),
+	"FR0243": program("headers: msg: fields: [{name: \"id\", bits: 16, is: >=10}]\n", udp+`, "msg"`, ""),
 
 	"FR0301": strings.Replace(tested(""), "tests: \"example\": {\n\tprogram: \"to_peer\"\n\t\n\tEXAMPLE\n}\n",
 		"EXAMPLE\n", 1),

@@ -152,6 +152,17 @@ var (
 		"A warning: the spec has no programs, and a relay without programs processes no packets. `vet\n"+
 			"--strict` treats warnings as errors.",
 		`name: "gate"`, "name: \"gate\"\nprograms: gate: {hook: \"tc/ingress\", stack: [\"eth\"], do: [\"pass\"]}")
+	codeNever = diag.Define("FR0242", "never reached",
+		"A warning: no packet gets to a rule, to a header of the stack, or to any rule of a program, whatever\n"+
+			"there is in tables and settings. The stack, the program's match, or a rule in front has excluded it\n"+
+			"already. `vet --strict` treats warnings as errors.",
+		`rules: [{match: "udp.dst_port": <1024, do: ["pass"]}, {match: "udp.dst_port": 53, do: [{drop: "dns"}]}]`,
+		`rules: [{match: "udp.dst_port": 53, do: [{drop: "dns"}]}, {match: "udp.dst_port": <1024, do: ["pass"]}]`)
+	codeVain = diag.Define("FR0243", "never carried out",
+		"A warning: a rule applies to packets, but its actions can't be carried out on any of them, so that\n"+
+			"they all pass to the stack. `vet --strict` treats warnings as errors.",
+		`rules: [{match: "udp.src_port": <10, do: [{set: "msg.id": "udp.src_port"}]}] // and msg.id is >=10`,
+		`rules: [{match: "udp.src_port": >=10, do: [{set: "msg.id": "udp.src_port"}]}]`)
 	codeInternal = diag.Define("FR0299", "a fault of the compiler",
 		"The compiler made a plan that contradicts itself. This is never the fault of the spec; please report\n"+
 			"it, with the spec.",

@@ -15,6 +15,7 @@
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //	unused.go   warnings: what is declared and not used
+//	dead.go     warnings: what no packet gets to
 //
 // A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees
 // all mistakes at once.
@@ -63,6 +64,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 		return nil, c.diags
 	}
 	c.unused()
+	c.dead()
 	return c.plan, c.diags
 }
 
@@ -77,4 +79,5 @@ type compiler struct {
 	counters map[string]*ir.Counter
 	fanOuts  map[string]*ir.Group
 	events   map[string]*ir.Event
+	programs []*program
 }

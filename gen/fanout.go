@@ -113,6 +113,7 @@ func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 	s.rows[receiver] = out.Row
 	for i, r := range fo.Rules {
 		if s.rule(r, fo.Rules[i+1:], &out.Each) {
+			s.trace.took(r, fo.Rules[i+1:])
 			return
 		}
 	}

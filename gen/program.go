@@ -32,6 +32,7 @@ type program struct {
 	starts map[*ir.Var]bool // where headers begin after the payload of another one
 	each   bool             // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 	trying bool             // an alternative is tried: what would stop a packet leads to the next one
+	trace  *trace           // where in the plan the spec's rules and headers are
 }
 
 // layer is a header on a path.
@@ -75,7 +76,7 @@ func (c *compiler) program(src *spec.Program) {
 		base = max(base, p.Base+len(p.Reasons))
 	}
 	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{},
-		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{},
+		least: map[*ir.Var]int{}, starts: map[*ir.Var]bool{}, trace: newTrace(),
 		out: &ir.Program{Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
@@ -101,6 +102,7 @@ func (c *compiler) program(src *spec.Program) {
 		return
 	}
 	c.plan.Programs = append(c.plan.Programs, p.out)
+	c.programs = append(c.programs, p)
 }
 
 func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
@@ -317,11 +319,13 @@ func (p *program) isLink(e *spec.StackEntry) bool {
 
 func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
 	path = slices.Clone(path)
+	before := len(*blk)
 	in := p.parse(p.src.Stack[i], a, path, off, end, blk)
 	if in == nil {
 		return
 	}
 	p.walkStack(i+1, append(path, in), in.end, in.payload, blk)
+	p.trace.found(p.src.Stack[i], a.h, (*blk)[before:])
 }
 
 // arms returns the continuations at a stack entry: each header with the condition under which it is the one that

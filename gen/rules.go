@@ -72,6 +72,7 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 	s.trying = false
 	for i, r := range src.Rules {
 		if s.rule(r, src.Rules[i+1:], blk) {
+			s.trace.took(r, src.Rules[i+1:])
 			return
 		}
 	}
@@ -314,7 +315,9 @@ func (s *scope) rule(r *spec.Rule, next []*spec.Rule, outer *[]ir.Stmt) bool {
 		c, _ := when()
 		nest(c, r.When.Pos)
 	}
+	before := len(*blk)
 	in.actions(r, blk)
+	s.trace.applied(r, (*blk)[before:])
 	return always
 }
 

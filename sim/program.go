@@ -62,6 +62,7 @@ type builder struct {
 	plan *ir.Plan
 	prog *program
 	each bool // inside of a FanOut's Each
+	stmt ir.Stmt
 	err  error
 }
 
@@ -78,17 +79,18 @@ func (b *builder) block(stmts []ir.Stmt) []*node {
 
 func (b *builder) node(s ir.Stmt) *node {
 	n := &node{stmt: s}
+	b.stmt = s
 	switch s := s.(type) {
 	case *ir.NeedBytes:
-		n.ran, n.no = b.point(s.Pos, "need bytes"), b.outcome(s.Pos, "need bytes: too short")
+		n.ran, n.no = b.point(s.Pos, "need bytes"), b.fails(s.Pos, "need bytes: too short")
 		b.stop(s.Reason)
 	case *ir.Let:
 		n.ran = b.point(s.Pos, "let "+s.Var.Name)
 	case *ir.Guard:
-		n.ran, n.no = b.point(s.Pos, "guard"), b.outcome(s.Pos, "guard: "+b.stop(s.Reason))
+		n.ran, n.no = b.point(s.Pos, "guard"), b.fails(s.Pos, "guard: "+b.stop(s.Reason))
 	case *ir.If:
 		n.ran = b.point(s.Pos, "if "+s.Note)
-		n.yes, n.no = b.outcome(s.Pos, "if "+s.Note+": then"), b.outcome(s.Pos, "if "+s.Note+": else")
+		n.yes, n.no = b.outcome(s.Pos, "if "+s.Note+": then"), b.fails(s.Pos, "if "+s.Note+": else")
 		n.then, n.els = b.block(s.Then), b.block(s.Else)
 	case *ir.ReadVarint:
 		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name),

@@ -23,7 +23,7 @@ func (a *app) vetCommand() *cobra.Command {
 		Use:   "vet SPEC...",
 		Short: "Check specs, and write nothing",
 		Long: `Loads and compiles each spec and its tests, without clang, and runs its programs in the model on random
-packets. Shows all mistakes of all specs, and warnings about unused declarations.
+packets. Shows all mistakes of all specs, and warnings about unused declarations and rules that never apply.
 
 Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --strict, with warnings.`,
 		Example: `  fastrelay-gen vet examples/*/spec.cue

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/gen/reach"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
@@ -48,7 +49,8 @@ type Report struct {
 	Verdicts   map[sim.Verdict]int
 	Elapsed    time.Duration
 	Coverage   []*sim.Point
-	Difference *Difference // the first one, made small; nil: none
+	Difference *Difference               // the first one, made small; nil: none
+	reached    map[string]*reach.Reached // by program
 }
 
 // Rate is packets a second.
@@ -59,9 +61,21 @@ func (r *Report) Reached() float64 {
 	return 1 - float64(r.Verdicts[sim.VerdictUp])/max(float64(r.Packets), 1)
 }
 
-// Missed returns the places of the plan that no packet came by.
+// Missed returns the places of the plan that no packet came by, without those that no packet can come by.
 func (r *Report) Missed() []*sim.Point {
-	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits > 0 })
+	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits > 0 || r.unreachable(p) })
+}
+
+// Impossible returns the places of the plan that packets came by though none can: the compiler would warn of a rule
+// that isn't dead.
+func (r *Report) Impossible() []*sim.Point {
+	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits == 0 || !r.unreachable(p) })
+}
+
+// unreachable reports whether no packet can come by a place.
+func (r *Report) unreachable(p *sim.Point) bool {
+	at := r.reached[p.Program]
+	return at != nil && (!at.Stmt(p.Stmt) || p.Outcome && !at.Outcome(p.Stmt, !p.Not))
 }
 
 // Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says
@@ -72,7 +86,10 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	}
 	f := &fuzzer{
 		Config: c, rng: sample.NewSource(c.Seed), headers: packet.NewHeaders(c.Spec),
-		report: Report{Verdicts: map[sim.Verdict]int{}},
+		report: Report{Verdicts: map[sim.Verdict]int{}, reached: map[string]*reach.Reached{}},
+	}
+	for _, p := range c.Plan.Programs {
+		f.report.reached[p.Name] = reach.Of(p)
 	}
 	defer f.close()
 	if c.Object != nil {
@@ -197,7 +214,7 @@ func (f *fuzzer) collect() {
 	if f.report.Coverage == nil {
 		for _, p := range points {
 			f.report.Coverage = append(f.report.Coverage, &sim.Point{
-				Program: p.Program, What: p.What, Pos: p.Pos, Outcome: p.Outcome,
+				Program: p.Program, What: p.What, Pos: p.Pos, Outcome: p.Outcome, Stmt: p.Stmt, Not: p.Not,
 			})
 		}
 	}

@@ -95,6 +95,9 @@ func agrees(t *testing.T, name string, config fuzz.Config) *fuzz.Report {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for _, p := range r.Impossible() {
+		t.Errorf("%s: a packet came by %s: %s (%s), where none should get", name, p.Program, p.What, p.Pos)
+	}
 	if d := r.Difference; d != nil {
 		file := filepath.Join(*flagFound, "found-"+name+".json")
 		if err := d.Case.Save(file); err != nil {

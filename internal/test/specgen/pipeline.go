@@ -182,6 +182,10 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 	if d := report.Difference; d != nil {
 		return Result{Stage: Packets, Text: d.Text, Log: d.Text + "\n" + c}
 	}
+	if ps := report.Impossible(); len(ps) > 0 {
+		text := fmt.Sprintf("a packet came by %s: %s (%s), where none should get", ps[0].Program, ps[0].What, ps[0].Pos)
+		return Result{Stage: Packets, Text: text, Log: text + "\n" + c}
+	}
 	v := report.Verdicts
 	return Result{
 		Stage: Done, Packets: report.Packets, Reached: report.Reached(), Sent: v[sim.VerdictSent],

@@ -1,0 +1,278 @@
+// Package reach says of each statement of a plan whether a packet can get there. It executes a program once for all
+// packets: in place of values it has sets of values that an expression may have, and a condition narrows the sets of
+// what it reads, in its branch. So it knows what headers' fields may be, what a match or an earlier rule has left, and
+// which conditions contradict each other.
+//
+// It errs on one side: a statement that it calls out of reach is never executed, whatever the packet, the rows and the
+// settings are; one that it calls reachable may still be out of reach. The tests hold it to that, with random packets
+// in random programs.
+//
+// What it relies on: a packet doesn't change before it leaves, and a variable is set once (see ir). A row's members
+// are forgotten where a row may be learned. What a type of statement or expression means that isn't named here isn't
+// relied on.
+package reach
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// Reached is what packets can reach in a program.
+type Reached struct {
+	stmts map[ir.Stmt]bool
+	holds map[ir.Stmt]bool // of checks and branches
+	fails map[ir.Stmt]bool
+	why   map[ir.Stmt]diag.Pos
+}
+
+// Stmt reports whether a packet may get to a statement.
+func (r *Reached) Stmt(s ir.Stmt) bool { return r.stmts[s] }
+
+// Outcome reports whether the condition of a check (NeedBytes, Guard) or a branch may hold, or may not. Of the outcomes
+// of other statements nothing is known.
+func (r *Reached) Outcome(s ir.Stmt, holds bool) bool {
+	switch s.(type) {
+	case *ir.NeedBytes, *ir.Guard, *ir.If:
+		return holds && r.holds[s] || !holds && r.fails[s]
+	}
+	return true
+}
+
+// Why is the place in the spec of the condition that keeps packets from a statement that none can reach: one that is
+// known to hold, or not to hold, in front of it. It has no line where nothing but the types of values is the cause.
+func (r *Reached) Why(s ir.Stmt) diag.Pos { return r.why[s] }
+
+// Of executes a program for all packets.
+func Of(p *ir.Program) *Reached {
+	a := newAnalysis()
+	a.block(&state{facts: map[key]fact{}}, p.Body)
+	return a.out
+}
+
+func newAnalysis() *analysis {
+	return &analysis{
+		keys: map[ir.Expr]key{}, ids: map[string]key{}, parts: map[ir.Expr][]key{}, changed: map[key]bool{},
+		pairs: map[pair]key{},
+		out: &Reached{
+			stmts: map[ir.Stmt]bool{}, holds: map[ir.Stmt]bool{}, fails: map[ir.Stmt]bool{},
+			why: map[ir.Stmt]diag.Pos{},
+		},
+	}
+}
+
+type analysis struct {
+	out   *Reached
+	keys  map[ir.Expr]key
+	ids   map[string]key
+	pairs map[pair]key
+	// the keys of what an expression consists of
+	parts   map[ir.Expr][]key
+	changed map[key]bool // facts that are news
+	at      diag.Pos     // of the statement that is executed
+	why     diag.Pos     // of the condition that the last contradiction is with
+}
+
+// state is what is known of all packets at a place.
+type state struct {
+	facts map[key]fact // what expressions may be, by their keys
+	lets  []binding    // in the order of the program, as known is
+	known []condition
+}
+
+// binding is a variable and the expression whose value it has.
+type binding struct {
+	to    *ir.Var
+	value ir.Expr
+}
+
+// fact is what an expression may be, and where that was said last.
+type fact struct {
+	is set
+	at diag.Pos
+	// of a row's member, which changes where the row is learned again
+	row bool
+}
+
+// condition has been decided in front of a place.
+type condition struct {
+	cond  ir.Expr
+	holds bool
+	at    diag.Pos
+}
+
+// maxKnown bounds how many conditions a place remembers, since each is looked at again where another one is decided.
+const maxKnown = 96
+
+func (st *state) clone() *state {
+	return &state{facts: maps.Clone(st.facts), lets: slices.Clone(st.lets), known: slices.Clone(st.known)}
+}
+
+// block executes statements, and returns what is known after them: nil where no packet gets there.
+func (a *analysis) block(st *state, stmts []ir.Stmt) *state {
+	for i, s := range stmts {
+		if st == nil {
+			for unreached := range ir.Stmts(stmts[i:]) {
+				if _, twice := a.out.why[unreached]; !twice {
+					a.out.why[unreached] = a.why
+				}
+			}
+			return nil
+		}
+		a.out.stmts[s] = true
+		a.at = ir.Pos(s)
+		st = a.stmt(st, s)
+	}
+	return st
+}
+
+func (a *analysis) stmt(st *state, s ir.Stmt) *state {
+	switch s := s.(type) {
+	case *ir.NeedBytes:
+		enough := &ir.Bin{Op: ir.Ge, X: &ir.Meta{Kind: ir.FrameLen}, Y: end(s.End)}
+		return a.check(st, s, enough)
+	case *ir.Guard:
+		return a.check(st, s, s.Cond)
+	case *ir.Let:
+		a.let(st, s.Var, s.Value)
+	case *ir.If:
+		return a.branch(st, s)
+	case *ir.Lookup:
+		has := &ir.RowHas{Row: s.Row}
+		if !s.Row.Optional {
+			return a.assume(st, has, true, 0)
+		}
+	case *ir.Up, *ir.Skip:
+		return nil
+	case *ir.Drop, *ir.Forward, *ir.Copy:
+		return nil
+	case *ir.FanOut:
+		inner := st.clone()
+		inner.forgetRows()
+		a.block(inner, s.Each)
+		return nil
+	case *ir.ReadVarint:
+		a.forget(st, s.Value)
+		a.forget(st, s.Size)
+		a.set(st, s.Value, ofBits(62))
+		a.set(st, s.Size, point(1).or(point(2)).or(point(4)).or(point(8)))
+	case *ir.ReadUint:
+		a.forget(st, s.Value)
+		a.set(st, s.Value, ofBits(8*s.Max))
+	case *ir.CheckHop, *ir.Count:
+	default: // nothing is known of it but what it consists of
+		for inner := range ir.Blocks(s) {
+			for in := range ir.Stmts(*inner) {
+				for v := range ir.Sets(in) {
+					a.forget(st, v)
+				}
+			}
+			a.block(st.clone(), *inner)
+		}
+		for v := range ir.Sets(s) {
+			a.forget(st, v)
+		}
+		st.forgetRows()
+	}
+	return st
+}
+
+// check executes a statement that stops the packet unless a condition holds.
+func (a *analysis) check(st *state, s ir.Stmt, cond ir.Expr) *state {
+	if !a.eval(st, cond).always() {
+		a.out.fails[s] = true
+	}
+	return a.decided(a.out.holds, s, a.assume(st, cond, true, 0))
+}
+
+// decided notes an outcome that packets may have.
+func (a *analysis) decided(outcomes map[ir.Stmt]bool, s ir.Stmt, st *state) *state {
+	if st != nil {
+		outcomes[s] = true
+	}
+	return st
+}
+
+func (a *analysis) branch(st *state, s *ir.If) *state {
+	at := a.at
+	then := a.decided(a.out.holds, s, a.assume(st.clone(), s.Cond, true, 0))
+	then = a.block(then, s.Then)
+	a.at = at
+	els := a.decided(a.out.fails, s, a.assume(st, s.Cond, false, 0))
+	return join(then, a.block(els, s.Else))
+}
+
+func (a *analysis) let(st *state, v *ir.Var, value ir.Expr) {
+	is := a.eval(st, value)
+	a.forget(st, v)
+	a.set(st, v, is)
+	if a.key(value) != 0 {
+		st.lets = append(st.lets, binding{v, value})
+	}
+}
+
+func (a *analysis) set(st *state, v *ir.Var, is set) { st.facts[a.variable(v)] = fact{is: is} }
+
+// forget removes what is known of a variable that is set anew, as in the other branch of a condition.
+func (a *analysis) forget(st *state, v *ir.Var) {
+	delete(st.facts, a.variable(v))
+	st.lets = slices.DeleteFunc(st.lets, func(b binding) bool { return b.to == v })
+}
+
+// forgetRows removes what is known of the members of rows.
+func (st *state) forgetRows() {
+	maps.DeleteFunc(st.facts, func(_ key, f fact) bool { return f.row })
+	st.lets = slices.DeleteFunc(st.lets, func(b binding) bool { return ofRow(b.value) })
+	st.known = slices.DeleteFunc(st.known, func(c condition) bool { return ofRow(c.cond) })
+}
+
+func ofRow(e ir.Expr) bool {
+	for in := range ir.Exprs(e) {
+		if _, ok := in.(*ir.RowMember); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// join is what is known where two branches meet.
+func join(x, y *state) *state {
+	switch {
+	case x == nil:
+		return y
+	case y == nil:
+		return x
+	}
+	out := &state{facts: map[key]fact{}}
+	for k, f := range x.facts {
+		if g, ok := y.facts[k]; ok {
+			if f.at != g.at {
+				f.at = diag.Pos{}
+			}
+			f.is = f.is.or(g.is)
+			out.facts[k] = f
+		}
+	}
+	for _, b := range x.lets {
+		if slices.Contains(y.lets, b) {
+			out.lets = append(out.lets, b)
+		}
+	}
+	for _, c := range x.known {
+		if slices.Contains(y.known, c) {
+			out.known = append(out.known, c)
+		}
+	}
+	return out
+}
+
+// end is where a place is in the packet.
+func end(o ir.Off) ir.Expr {
+	n := &ir.Const{V: uint64(o.Const), T: ir.UintType(64)}
+	if o.Base == nil {
+		return n
+	}
+	return &ir.Bin{Op: ir.Add, X: &ir.VarRef{Var: o.Base}, Y: n}
+}
