@@ -1291,49 +1291,44 @@ static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sum
 
 /*
  * A checksum that may be partial: what its field holds, what a full one will be, and the sums of
- * the pseudo-headers of the packet that came and of the one that leaves.
+ * the pseudo-headers of the packet that came and of the one that leaves. rest is the sum that a
+ * full one is of without what doesn't leave, and FR_ZERO. optional: a packet that came without a
+ * checksum leaves without one.
  */
 struct fr_csum {
 	__be16 old, new;
-	int partial;
-	__u64 old_pseudo, new_pseudo;
+	int partial, optional;
+	__u64 old_pseudo, new_pseudo, rest;
 };
 
-/* partial is what fr_partial says, and field the offset of the checksum in the packet that came. */
+/*
+ * partial is what fr_partial says, and field the offset of the checksum in the packet that came;
+ * gone is the sum of what doesn't leave.
+ */
 static __always_inline struct fr_csum fr_csum(__u32 partial, __u32 field, __be16 old,
-					      __u64 old_pseudo, __u64 new_pseudo)
+					      __u64 old_pseudo, __u64 gone)
 {
 	return (struct fr_csum) {
 		.old = old,
 		.old_pseudo = old_pseudo,
-		.new_pseudo = new_pseudo,
+		.rest = fr_sum_of(old) - (gone + old_pseudo),
 		.partial = fr_is_partial(partial, field, old, fr_fold(old_pseudo)),
 	};
 }
 
-/* The sum that a full checksum is of without what doesn't leave, and FR_ZERO. */
-static __always_inline __u64 fr_csum_rest(const struct fr_csum *c, __u64 gone)
+/* It gets what leaves. */
+static __always_inline void fr_csum_set(struct fr_csum *c, __u64 new_pseudo, __u64 added)
 {
-	return fr_sum_of(c->old) - (gone + c->old_pseudo);
-}
-
-/* A full checksum is rid of what doesn't leave, and gets what does. */
-static __always_inline void fr_csum_set(struct fr_csum *c, __u64 gone, __u64 added)
-{
-	c->new = fr_checksum(fr_csum_rest(c, gone) + added + c->new_pseudo);
+	c->new_pseudo = new_pseudo;
+	c->new = fr_checksum(c->rest + added + new_pseudo);
 }
 
 /* The same where 0 means that there is no checksum. */
-static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 gone, __u64 added)
+static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 new_pseudo, __u64 added)
 {
-	c->new = fr_checksum_not_0(fr_csum_rest(c, gone) + added + c->new_pseudo);
-}
-
-/* The same where a packet that came without a checksum leaves without one. */
-static __always_inline void fr_csum_set_or_0(struct fr_csum *c, __u64 gone, __u64 added)
-{
-	fr_csum_set_not_0(c, gone, added);
-	if (!c->old)
+	c->new_pseudo = new_pseudo;
+	c->new = fr_checksum_not_0(c->rest + added + new_pseudo);
+	if (c->optional && !c->old)
 		c->new = 0;
 }
 

@@ -25,8 +25,9 @@ type program struct {
 	writes  [][]string
 	hops    map[string]string // route lookups, by what is looked up
 	flow    bool              // it runs on a record of a socket instead of a packet
-	fans    int               // functions that fan out
-	copies  int               // functions that make copies
+	halves  map[*ir.Forward]*halves
+	fans    int // functions that fan out
+	copies  int // functions that make copies
 }
 
 // function is a C function that is being written.
@@ -131,6 +132,7 @@ func (r *renderer) program(p *ir.Program) programData {
 		prog.reasons = append(prog.reasons, name)
 	}
 	d.Reasons = enumerators(prog.reasons, p.Base)
+	prog.survey()
 	f := prog.function()
 	f.name, f.path, f.last = prog.name, prog.short, true
 	f.reason = fmt.Sprint(p.Base)

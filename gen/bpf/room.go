@@ -130,10 +130,12 @@ func (w *writer) room() {
 			how = append(how, "FR_POP_TAG")
 		}
 	}
-	switch rw.Family {
-	case 4:
+	switch {
+	case w.half != nil:
+		how = append(how, "how")
+	case rw.Family == 4:
 		how = append(how, "FR_TO_IPV4")
-	case 6:
+	case rw.Family == 6:
 		how = append(how, "FR_TO_IPV6")
 	}
 	switch rw.Resize {

@@ -197,10 +197,7 @@ func (w *writer) checksum(s *sum) {
 		was, now = cancel(was, now)
 	}
 	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
-	if s.Offloaded {
-		w.offloaded(s, old, wasPseudo, nowPseudo)
-		old = s.name("csum") + ".old"
-	} else {
+	if !s.Offloaded {
 		if s.Swap == nil {
 			wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
 		}
@@ -211,7 +208,9 @@ func (w *writer) checksum(s *sum) {
 	}
 	rest := fmt.Sprintf("fr_sum_of(%s)%s", old, minusSum(w.add, was))
 	if s.Offloaded {
-		rest = fmt.Sprintf("fr_csum_rest(&%s, %s)", s.name("csum"), w.add(was))
+		w.came(s, old, wasPseudo, was)
+		old, rest = s.name("csum")+".old", s.name("csum")+".rest"
+		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
 	} else {
 		value = "__be16 " + value
 	}
@@ -219,18 +218,16 @@ func (w *writer) checksum(s *sum) {
 	switch {
 	case s.Swap != nil:
 		if s.Offloaded {
-			now = append(now, summand{scalar{size: 4}, false, s.name("csum") + ".new_pseudo"})
+			w.line("%s.new_pseudo = %s;", s.name("csum"), s.name("new_pseudo"))
+			now = append(now, summand{scalar{size: 4}, false, s.name("new_pseudo")})
 		}
 		w.line("__u16 %s = fr_fold(%s);", s.name("payload"), rest)
 		w.line("if (%s)", w.expr(s.Swap))
 		w.line("\t%s = __builtin_bswap16(%s);", s.name("payload"), s.name("payload"))
 		w.line("%s = %s(%s + %s);", value, s.function(), s.name("payload"), w.add(now))
 	case s.Offloaded:
-		set := strings.Replace(s.function(), "fr_checksum", "fr_csum_set", 1)
-		if absent = s.Absent && !s.Optional; s.Absent && s.Optional {
-			set = "fr_csum_set_or_0"
-		}
-		w.line("%s(&%s, %s, %s);", set, s.name("csum"), w.add(was), w.add(now))
+		absent = s.Absent && !s.Optional
+		w.leave(s, s.name("new_pseudo"), w.add(now))
 	default:
 		w.line("%s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, now))
 	}
@@ -248,14 +245,23 @@ func (s *sum) value() string {
 	return s.name("")
 }
 
-// offloaded renders what is known of a checksum that may be partial.
-func (w *writer) offloaded(s *sum, old string, wasPseudo, nowPseudo []summand) {
+// leave gives a checksum that may be partial what leaves.
+func (w *writer) leave(s *sum, pseudo, now string) {
+	set := strings.Replace(s.function(), "fr_checksum", "fr_csum_set", 1)
+	w.line("%s(&%s, %s, %s);", set, s.name("csum"), pseudo, now)
+}
+
+// came renders what is known of a checksum that came and may be partial.
+func (w *writer) came(s *sum, old string, wasPseudo, was []summand) {
+	gone := w.add(was)
 	w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
-	w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
 	w.partial()
 	field := s.at(s.Old)
 	w.line("struct fr_csum %s = fr_csum(%s, %s, %s, %s, %s);", s.name("csum"), w.asked, field, old,
-		s.name("old_pseudo"), s.name("new_pseudo"))
+		s.name("old_pseudo"), gone)
+	if s.Absent && s.Optional && s.Swap == nil {
+		w.line("%s.optional = 1;", s.name("csum"))
+	}
 	if w.rw.Resize == ir.InPlace && !w.known.plain {
 		segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, field)
 		if s.Absent { // nobody makes up a checksum of a tunnel that has none
@@ -280,7 +286,7 @@ func (s *sum) at(o ir.Off) string {
 		return s.w.offset(o)
 	}
 	what := "checksum_at"
-	if o == s.New && o != s.Old {
+	if o == s.New && o != s.Old && s.w.half == nil {
 		what = "new_checksum_at"
 	}
 	if s.names[what] == "" {

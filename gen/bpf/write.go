@@ -21,6 +21,10 @@ import (
 // forward renders the call of a write function, and the function.
 func (f *function) forward(s *ir.Forward) {
 	f.quote(s.Pos)
+	if h := f.prog.halves[s]; h != nil {
+		f.forwardInHalves(s, h)
+		return
+	}
 	w := f.prog.writer(s.Rewrite, &s.Effects)
 	w.fwd, w.linked = s, s.Hop != nil && f.prog.ir.L2
 	w.known, w.reason = f.known, f.reason
@@ -165,6 +169,7 @@ type writer struct {
 	checked     int               // bytes of the packet that leaves which are in bounds, since fr_resize
 	asked       string            // the variable that says where a checksum is left to a device, where it has asked
 	terms       map[string]string // values that only checksums need, by name
+	half        *halves           // it is given what depends on the packet that came
 }
 
 // coverAll has the deciding function make sure of all that the write function reads in place.
@@ -195,7 +200,6 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 }
 
 func (w *writer) render() {
-	rw := w.rw
 	w.declaring = true
 	w.line("__u32 len = %s;", w.length())
 	w.constantsAt = len(w.lines)
@@ -204,6 +208,12 @@ func (w *writer) render() {
 	w.compute()
 	w.checksums()
 	w.once()
+	w.goes()
+}
+
+// goes renders what comes when all is computed: the packet changes, and leaves.
+func (w *writer) goes() {
+	rw := w.rw
 	w.metadata()
 	direct := ""
 	if w.linked {

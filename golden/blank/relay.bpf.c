@@ -2659,14 +2659,15 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
+					  ((__u64)ld32(cookie->secret) << 8) +
+					  ((__u64)ld8(cookie->secret + 4) << 8) +
+					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
-			 ((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
-			 ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
-			 ((__u64)region_sum << 8), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			 bpf_htons(p->remote.port));
 
 	/* ip.checksum */
@@ -2739,10 +2740,11 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld8(&cookie->level_rest) + odd_sum, cookie_level_rest);
+					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
+					  odd_sum);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
 		return fr_up(skb, reason_other_no_memory);
@@ -2782,32 +2784,32 @@ static __always_inline int other_ipv4_note_send_3(struct __sk_buff *skb, void *d
 	__u64 region_sum_2 = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((note_text_end - 34) & 1) != 0);
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_cookie_flags = ld8(&cookie->flags);
 	__be16 old_cookie_id = ld16(&cookie->id);
 	__be32 old_cookie_secret = ld32(cookie->secret);
 	__u8 old_cookie_secret_2 = ld8(cookie->secret + 4);
 	__u8 old_cookie_level_rest = ld8(&cookie->level_rest);
-	__u16 udp_payload =
-		fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port + old_udp_length +
-				     old_cookie_flags + ((__u64)old_cookie_id << 8) +
-				     ((__u64)old_cookie_secret << 8) +
-				     ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
-				     ((__u64)region_sum << 8) + odd_sum));
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
+			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
+			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
+			((__u64)region_sum << 8) + odd_sum);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 34) ^ (note_text_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
 					 old_cookie_flags + ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
-					 udp_csum.new_pseudo);
+					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -2855,12 +2857,13 @@ static __always_inline int other_ipv4_note_send_4(struct __sk_buff *skb, void *d
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
+			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
+			ld8(&cookie->level_rest));
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
-			 ((__u64)ld32(cookie->secret) << 8) +
-			 ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest), 0);
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
 	struct hdr_cookie *new_cookie = data + 42;
@@ -3065,14 +3068,15 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
+					  ((__u64)ld32(cookie->secret) << 8) +
+					  ((__u64)ld8(cookie->secret + 4) << 8) +
+					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&cookie->flags) +
-			  ((__u64)ld16(&cookie->id) << 8) + ((__u64)ld32(cookie->secret) << 8) +
-			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest) +
-			  ((__u64)region_sum << 8), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
@@ -3137,11 +3141,12 @@ static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
+					  odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld8(&cookie->level_rest) + odd_sum, cookie_level_rest);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
 		return fr_up(skb, reason_other_no_memory);
@@ -3179,27 +3184,27 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	__u64 region_sum_2 = fr_sum512(skb, note_text_end, more_text_end - note_text_end);
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((note_text_end - 54) & 1) != 0);
-	__be128 old_ipv6_src = ld128(ipv6->src);
-	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
 	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
 	__u8 old_cookie_flags = ld8(&cookie->flags);
 	__be16 old_cookie_id = ld16(&cookie->id);
 	__be32 old_cookie_secret = ld32(cookie->secret);
 	__u8 old_cookie_secret_2 = ld8(cookie->secret + 4);
 	__u8 old_cookie_level_rest = ld8(&cookie->level_rest);
-	__u16 udp_payload =
-		fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port + old_udp_length +
-				     old_cookie_flags + ((__u64)old_cookie_id << 8) +
-				     ((__u64)old_cookie_secret << 8) +
-				     ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
-				     ((__u64)region_sum << 8) + odd_sum));
+	__be128 old_ipv6_src = ld128(ipv6->src);
+	__be128 old_ipv6_dst = ld128(ipv6->dst);
+	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
+			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
+			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
+			((__u64)region_sum << 8) + odd_sum);
+	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
+		ipv6_payload_length + 0x1100;
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 54) ^ (note_text_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
@@ -3207,7 +3212,7 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 					 ((__u64)old_cookie_id << 8) +
 					 ((__u64)old_cookie_secret << 8) +
 					 ((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
-					 udp_csum.new_pseudo);
+					 udp_new_pseudo);
 
 	int err = fr_move(skb, more_text_end, note_text_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -3249,13 +3254,14 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
+			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
+			ld8(&cookie->level_rest));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
-			  ((__u64)ld32(cookie->secret) << 8) +
-			  ((__u64)ld8(cookie->secret + 4) << 8) + ld8(&cookie->level_rest), 0);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 60, 11);
 	struct hdr_cookie *new_cookie = data + 62;

@@ -192,12 +192,12 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  ld32(&msg->number) + ld16(&msg->topic));
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
-			 ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			 bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	/* ip.checksum */
@@ -305,12 +305,12 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&msg->number) + ld16(&msg->topic));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 16) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&msg->number) + ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 16) +
 			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -564,12 +564,12 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  ld32(&msg->number) + ld16(&msg->topic));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld32(&msg->number) +
-			  ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -671,12 +671,12 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&msg->number) + ld16(&msg->topic));
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		bpf_htons(payload_len + 16) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&msg->number) + ld16(&msg->topic), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 16) +
 			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
 

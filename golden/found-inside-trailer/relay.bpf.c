@@ -99,15 +99,15 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 seal_id = ld32(&seal->id);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, old_udp_length);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 16) +
 		0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, old_udp_length, (__u64)bpf_htons(payload_len + 16) +
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
 			 bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
 
 	/* ip.checksum */
@@ -241,16 +241,16 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be32 seal_id = ld32(&seal->id);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		bpf_htons(payload_len + 16) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, old_udp_length, (__u64)bpf_htons(payload_len + 16) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
 			  bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,

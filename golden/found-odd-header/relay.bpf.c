@@ -95,20 +95,21 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 11) +
 		0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)udp_src_port_udp_dst_port +
-						 old_udp_length));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
-					 bpf_htons(payload_len + 11) + udp_csum.new_pseudo + 0x204);
+					 bpf_htons(payload_len + 11) + udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -239,21 +240,22 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		bpf_htons(payload_len + 11) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)udp_src_port_udp_dst_port +
-						 old_udp_length));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
-					 bpf_htons(payload_len + 11) + udp_csum.new_pseudo + 0x204);
+					 bpf_htons(payload_len + 11) + udp_new_pseudo + 0x204);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -426,23 +428,24 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	__u64 odd_sum_2 = ld8(tag->id + 2);
 	odd_sum_2 <<= 8 * ((((named_id_end + 2) - 34) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 43, named_id_size);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_named_size = ld8(&named->size);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__u8 old_named_size = ld8(&named->size);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length + ((__u64)region_sum << 8) +
-						 old_named_size + odd_sum + odd_sum_2));
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
+					  odd_sum_2);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((named_id_end + 3) - 34) ^ (named_id_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + old_named_size +
-					 udp_csum.new_pseudo);
+					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -595,25 +598,26 @@ static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, 
 	__u64 odd_sum_2 = ld8(tag->id + 2);
 	odd_sum_2 <<= 8 * ((((named_id_end + 2) - 54) & 1) != 0);
 	__u64 region_sum_2 = fr_sum64(skb, 63, named_id_size);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_named_size = ld8(&named->size);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
+					  odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__u8 old_named_size = ld8(&named->size);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length + ((__u64)region_sum << 8) +
-						 old_named_size + odd_sum + odd_sum_2));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((named_id_end + 3) - 54) ^ (named_id_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
 					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-					 old_named_size + udp_csum.new_pseudo);
+					 old_named_size + udp_new_pseudo);
 
 	int err = fr_move(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))

@@ -128,28 +128,28 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
+	__be16 old_udp_dst_port = ld16(&udp->dst_port);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
-						inner_udp_new_pseudo);
-	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	fr_csum_set_or_0(&inner_udp_csum, old_udp_dst_port, 0x900);
+						old_udp_dst_port);
+	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src_2 = ld32(ipv4_2->src);
 	__be32 old_ipv4_dst_2 = ld32(ipv4_2->dst);
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(vxlan->vni) + old_udp_dst_port +
-			 ld16(&udp->checksum), (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new +
-			 0x900);
+					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
+					  old_udp_dst_port + ld16(&udp->checksum));
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
+			 inner_udp_csum.new + 0x900);
 
 	__s64 csum = fr_complete_begin(skb, 40, 52);
 	struct hdr_vxlan *new_vxlan = data + 42;
@@ -320,16 +320,16 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
+	__be16 old_udp_dst_port = ld16(&udp->dst_port);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
-						inner_udp_new_pseudo);
-	__be16 old_udp_dst_port = ld16(&udp->dst_port);
-	fr_csum_set_or_0(&inner_udp_csum, old_udp_dst_port, 0x900);
+						old_udp_dst_port);
+	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
 
 	/* udp.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);
@@ -337,13 +337,13 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length_2 + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
+					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
+					  old_udp_dst_port + ld16(&udp->checksum));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length_2 + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(vxlan->vni) + old_udp_dst_port +
-			  ld16(&udp->checksum), (__u64)vxlan_vni_reserved_2 + inner_udp_csum.new +
-			  0x900);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
+			  inner_udp_csum.new + 0x900);
 
 	__s64 csum = fr_complete_begin(skb, 60, 52);
 	struct hdr_vxlan *new_vxlan = data + 62;

@@ -217,12 +217,13 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum,
-			 (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id, first_id_size))) +
-			 odd_sum + odd_sum_2, (__u64)fr_add64(stream_id) + odd_sum_3 + odd_sum_4);
+					  udp_old_pseudo,
+					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
+					  first_id_size))) + odd_sum + odd_sum_2);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
+			 odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -352,10 +353,10 @@ static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
+					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -678,14 +679,14 @@ two_ipv6_stream_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
+					  first_id_size))) + odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
-			  first_id_size))) + odd_sum + odd_sum_2, (__u64)fr_add64(stream_id) +
-			  odd_sum_3 + odd_sum_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
+			  odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -818,11 +819,11 @@ two_ipv6_stream_datagram_send(struct __sk_buff *skb, void *data, __u64 short_pay
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)odd_sum + odd_sum_2, (__u64)odd_sum_3 + odd_sum_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {

@@ -184,11 +184,11 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
 		ld32(v_double->close.addr + 12) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(v_double->m_long.port) +
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			 bpf_htons(v_double->close.port));
 
 	/* ip.checksum */
@@ -249,12 +249,12 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
 		fr_add128(ld128(v_double->close.addr)) + bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(v_double->m_long.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
@@ -440,11 +440,11 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
 		fr_add128(ld128(v_double->close.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(v_double->m_long.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port));
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
@@ -498,12 +498,12 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
 		ld32(v_double->close.addr + 12) + bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(v_double->m_long.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
 
 	/* ipv4.checksum */

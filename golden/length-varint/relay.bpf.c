@@ -132,25 +132,26 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	odd_sum_7 <<= 8 * (((frame_length_end - 34) & 1) != 0);
 	__u64 odd_sum_8 = bpf_htons(set_kind);
 	odd_sum_8 <<= 8 * ((((frame_length_end + 1) - 34) & 1) != 0);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 old_outer_magic = ld16(&outer->magic);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_outer_magic = ld16(&outer->magic);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length +
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2, outer_length_size))) +
-		old_outer_magic + odd_sum + odd_sum_2 + odd_sum_3));
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2,
+					  outer_length_size))) + old_outer_magic + odd_sum +
+					  odd_sum_2 + odd_sum_3);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((frame_length_end - 34) ^ ((frame_length_end + 3) - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
 					 fr_add64(outer_length) + old_outer_magic + odd_sum_4 +
 					 odd_sum_5 + odd_sum_6 + odd_sum_7 + odd_sum_8 +
-					 udp_csum.new_pseudo);
+					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -425,27 +426,28 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	odd_sum_7 <<= 8 * (((frame_length_end - 54) & 1) != 0);
 	__u64 odd_sum_8 = bpf_htons(set_kind);
 	odd_sum_8 <<= 8 * ((((frame_length_end + 1) - 54) & 1) != 0);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__be16 old_outer_magic = ld16(&outer->magic);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2,
+					  outer_length_size))) + old_outer_magic + odd_sum +
+					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__be16 old_outer_magic = ld16(&outer->magic);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length +
-		fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2, outer_length_size))) +
-		old_outer_magic + odd_sum + odd_sum_2 + odd_sum_3));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((frame_length_end - 54) ^ ((frame_length_end + 3) - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
 					 ipv6_payload_length + fr_add64(outer_length) +
 					 old_outer_magic + odd_sum_4 + odd_sum_5 + odd_sum_6 +
-					 odd_sum_7 + odd_sum_8 + udp_csum.new_pseudo);
+					 odd_sum_7 + odd_sum_8 + udp_new_pseudo);
 
 	int err = fr_move(skb, frame_length_end, (frame_length_end + 3), payload_len, FR_PAYLOAD);
 	if (unlikely(err))
@@ -757,23 +759,24 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
 					 fr_varint_word(payload_len, frame_length_size) : 0ULL));
 	odd_sum_4 <<= 8 * (((frame_id_end - 34) & 1) != 0);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_frame_type = ld8(&frame->type);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__u8 old_frame_type = ld8(&frame->type);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length + ((__u64)region_sum << 8) +
-						 odd_sum + old_frame_type + odd_sum_2 + odd_sum_3));
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
+					  odd_sum_2 + odd_sum_3);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((frame_length_end + 3) - 34) ^ (frame_length_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
 					 ((__u64)region_sum_2 << 8) + odd_sum_4 + old_frame_type +
-					 udp_csum.new_pseudo);
+					 udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -1000,25 +1003,26 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 		fr_add64(bpf_cpu_to_be64(frame_length_present ?
 					 fr_varint_word(payload_len, frame_length_size) : 0ULL));
 	odd_sum_4 <<= 8 * (((frame_id_end - 54) & 1) != 0);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_frame_type = ld8(&frame->type);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
+					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__u8 old_frame_type = ld8(&frame->type);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length + ((__u64)region_sum << 8) +
-						 odd_sum + old_frame_type + odd_sum_2 + odd_sum_3));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((frame_length_end + 3) - 54) ^ (frame_length_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
 					 ipv6_payload_length + ((__u64)region_sum_2 << 8) +
-					 odd_sum_4 + old_frame_type + udp_csum.new_pseudo);
+					 odd_sum_4 + old_frame_type + udp_new_pseudo);
 
 	int err = fr_move(skb, (frame_length_end + 3), frame_length_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))

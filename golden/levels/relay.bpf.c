@@ -1169,10 +1169,10 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
+					  udp_old_pseudo, ld16(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, udp_dst_port);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1396,11 +1396,11 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld16(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, ld16(&udp->src_port), udp_dst_port);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
 	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -1671,12 +1671,13 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
+					  ((__u64)ld32(v_short->mac) << 8) +
+					  ((__u64)ld16(v_short->mac + 4) << 8));
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->server.addr + 12) + old_udp_length +
 		0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld16(&udp->src_port) + ((__u64)ld32(v_short->mac) << 8) +
-			 ((__u64)ld16(v_short->mac + 4) << 8), (__u64)bpf_htons(c->server.port) +
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->server.port) +
 			 ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
 
 	/* ip.checksum */
@@ -1832,14 +1833,14 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
+					  ((__u64)ld32(v_short->mac) << 8) +
+					  ((__u64)ld16(v_short->mac + 4) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->server.addr)) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld16(&udp->src_port) +
-			  ((__u64)ld32(v_short->mac) << 8) + ((__u64)ld16(v_short->mac + 4) << 8),
-			  (__u64)bpf_htons(c->server.port) + ((__u64)short_mac << 8) +
-			  ((__u64)short_mac_4 << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->server.port) +
+			  ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
 	int direct = c->hop_server.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */

@@ -299,10 +299,10 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(a->to.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), bpf_htons(a->to.port));
+					  udp_old_pseudo, ld16(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(a->to.addr + 12) + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, bpf_htons(a->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -357,10 +357,10 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->to.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), bpf_htons(c->to.port));
+					  udp_old_pseudo, ld16(&udp->src_port));
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->to.addr + 12) + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, bpf_htons(c->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -

@@ -136,12 +136,12 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum,
-			 (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
-			 stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
+					  udp_old_pseudo,
+		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
+		odd_sum);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -183,12 +183,11 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))));
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum,
-			 fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
-			 fr_odd64(stream_id));
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -384,13 +383,13 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo,
+		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
+		odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  (__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2,
-			  stream_id_size))) + odd_sum, (__u64)fr_odd64(stream_id) + odd_sum_2);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -433,13 +432,12 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))),
-			  fr_odd64(stream_id));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {

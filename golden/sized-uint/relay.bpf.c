@@ -177,10 +177,10 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, odd_sum, odd_sum_2);
+					  udp_old_pseudo, odd_sum);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -226,11 +226,11 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum,
-			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo,
 			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
 			 short_pn_size))));
 
@@ -282,11 +282,11 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum,
-			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+	fr_csum_set_or_0(&udp_csum, udp_new_pseudo,
 			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -579,11 +579,11 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, odd_sum, odd_sum_2);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -630,12 +630,12 @@ static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
 			  short_pn_size))));
 
@@ -688,12 +688,12 @@ static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum,
-			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))),
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);

@@ -1,0 +1,427 @@
+package bpf
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Where packets of several kinds (IPv4 and IPv6) leave as one kind, the function that writes stands once for all of
+// them. What has to be computed from the packet that came is done before, where that is known (the first half), and
+// given to it: headers_len, what is known of a checksum, and values, called what the fields are called. Since all is
+// inlined, that costs nothing.
+
+// halves is what ways to one kind of packet have in common.
+type halves struct {
+	name  string // of the function
+	cells []sharedCell
+	sums  []sharedSum
+	texts []string // of functions that were written: one, where the ways don't differ otherwise
+	names []string // what these are called
+}
+
+// sharedCell is a place in the packet that leaves; given: the ways differ in its value, or it comes from the packet.
+type sharedCell struct {
+	off   ir.Off
+	size  int
+	given bool
+	note  string
+	want  string
+}
+
+// sharedSum is a checksum; own are its summands that the ways differ in.
+type sharedSum struct {
+	name string
+	same []summand
+}
+
+// way is how one statement would write, for comparison with others.
+type way struct {
+	w     *writer
+	cells []cell
+	added [][]summand // of each checksum, what is added
+}
+
+// survey finds the ways that share a function.
+func (p *program) survey() {
+	p.halves = map[*ir.Forward]*halves{}
+	var order []string
+	kinds := map[string][]*way{}
+	for s := range ir.Stmts(p.ir.Body) {
+		s, ok := s.(*ir.Forward)
+		if !ok || !p.divides(s) {
+			continue
+		}
+		w := p.writer(s.Rewrite, &s.Effects)
+		w.fwd = s
+		kind := w.kind()
+		if kinds[kind] == nil {
+			order = append(order, kind)
+		}
+		kinds[kind] = append(kinds[kind], w.way())
+	}
+	for _, kind := range order {
+		ways := kinds[kind]
+		if len(ways) < 2 {
+			continue
+		}
+		if h := together(ways); h != nil {
+			for _, way := range ways {
+				p.halves[way.w.fwd] = h
+			}
+		}
+	}
+}
+
+// divides reports whether what a statement writes can be cut into halves.
+func (p *program) divides(s *ir.Forward) bool {
+	rw, fx := s.Rewrite, &s.Effects
+	if rw == nil || !p.ir.L2 || s.Hop == nil || s.Hop.Row == nil || s.End != nil || rw.Resize == ir.InPlace || rw.PopTag ||
+		rw.PopInner || rw.OldFront.Base != nil || rw.NewFront.Base != nil || len(rw.Blanks) > 0 || rw.Priority != nil ||
+		rw.Mark != nil || (rw.NewFront.Const-rw.OldFront.Const)%2 != 0 {
+		return false
+	}
+	if len(fx.Emits)+len(fx.Admits)+len(fx.Learns)+len(fx.Allocs)+len(fx.Lets)+len(fx.Counts) > 0 {
+		return false
+	}
+	for _, c := range rw.Stores {
+		if c.Off.Base != nil || c.Width != nil || c.Plain || c.If != nil || c.Little {
+			return false
+		}
+	}
+	for _, s := range rw.Sums {
+		if s.Swap != nil || s.New.Base != nil || s.New.Const%2 != 0 || s.Old.Base != nil ||
+			s.Absent && !(s.Offloaded && s.Optional) {
+			return false
+		}
+		for t := range s.Terms() {
+			if t.New != nil || t.Region || t.OddIf != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// kind says what leaves, without its values.
+func (w *writer) kind() string {
+	s, rw := w.fwd, w.rw
+	text := fmt.Sprint(rw.NewFront.Const, rw.L2, rw.Resize, s.Reason, s.Fault, s.NoRoom, plain(s.Hop.Row.Name),
+		s.Hop.Member.Name, s.Hop.Family)
+	for _, p := range rw.Parts {
+		text += fmt.Sprint(" ", p.Header, p.At.Const)
+	}
+	for _, r := range s.Usage {
+		text += fmt.Sprint(" ", plain(r.Name), r.Table.Name, r.Table.Row)
+	}
+	for _, s := range rw.Sums {
+		text += fmt.Sprint(" ", s.New.Const, s.Offloaded, s.Offloaded && s.Fresh, s.Optional)
+	}
+	return text
+}
+
+// way computes what is written, for comparison.
+func (w *writer) way() *way {
+	out := &way{w: w, cells: w.stores()}
+	for _, s := range w.rw.Sums {
+		out.added = append(out.added, w.added(s))
+	}
+	return out
+}
+
+// mayBePartial reports whether a checksum may be partial in the packet that came.
+func mayBePartial(s *ir.Sum) bool { return s.Offloaded && !s.Fresh }
+
+// added is what is added to a checksum, less what is subtracted as well. It is the same list in each function.
+func (w *writer) added(s *ir.Sum) []summand {
+	_, now := w.changes(s)
+	if mayBePartial(s) {
+		now = append(now, w.summands(s.NewPseudo)...)
+	}
+	return now
+}
+
+// changes is what is subtracted from a checksum and what is added, less the pseudo-headers of one that may be partial.
+func (w *writer) changes(s *ir.Sum) (was, now []summand) {
+	was, now = w.summands(s.OldTerms), w.summands(s.NewTerms)
+	if !mayBePartial(s) {
+		was, now = append(was, w.summands(s.OldPseudo)...), append(now, w.summands(s.NewPseudo)...)
+	}
+	if s.Fresh {
+		return nil, now
+	}
+	return cancel(was, now)
+}
+
+// lasts reports whether a scalar has the same value after the packet has changed.
+func (s scalar) lasts() bool { return s.lit || s.row }
+
+// is reports whether two summands are the same in C.
+func (x summand) is(y summand) bool {
+	return x.code == y.code && x.code != "" && x.odd == y.odd && x.size == y.size
+}
+
+// together finds what ways have in common; nil: too little.
+func together(ways []*way) *halves {
+	h := &halves{}
+	first := ways[0]
+	from := 0
+	for _, end := range cellEnds(first.cells) {
+		if slices.ContainsFunc(ways, func(o *way) bool { return !slices.Contains(cellEnds(o.cells), end) }) {
+			continue // on another way it is a part of a larger place
+		}
+		var parts [][]cell
+		for _, o := range ways {
+			parts = append(parts, between(o.cells, from, end))
+		}
+		from = end
+		if len(parts[0]) == 0 {
+			return nil
+		}
+		start := parts[0][0].off
+		c := sharedCell{off: start, size: end - start.Const, note: parts[0][0].note, want: parts[0][0].want}
+		for _, p := range parts {
+			if len(p) == 0 || p[0].off != start || len(p) > 1 && join(p) == "" {
+				return nil
+			}
+			x, y := p[0], parts[0][0]
+			c.given = c.given || len(p) > 1 || len(parts[0]) > 1 || x.code != y.code || !x.lasts()
+			if len(p) == 1 && len(noted(p[0].note)) > len(noted(c.note)) && len(parts[0]) > 1 {
+				c.note = p[0].note
+			}
+		}
+		h.cells = append(h.cells, c)
+	}
+	for i, s := range first.w.rw.Sums {
+		sum := sharedSum{name: s.Name}
+		for _, x := range first.added[i] {
+			if x.lasts() && !slices.ContainsFunc(ways, func(o *way) bool {
+				return !slices.ContainsFunc(o.added[i], x.is)
+			}) {
+				sum.same = append(sum.same, x)
+			}
+		}
+		for _, o := range ways {
+			if mayBePartial(s) && len(o.added[i]) != len(sum.same) {
+				return nil
+			}
+		}
+		h.sums = append(h.sums, sum)
+	}
+	return h
+}
+
+// cellEnds are the ends of cells, which are in order.
+func cellEnds(cells []cell) (out []int) {
+	for _, c := range cells {
+		out = append(out, c.off.Const+c.size)
+	}
+	return out
+}
+
+// between are the cells from a place to another one.
+func between(cells []cell, from, to int) (out []cell) {
+	for _, c := range cells {
+		if c.off.Const >= from && c.off.Const < to {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// join is the value of neighbouring cells as one in C; "": there is none.
+func join(cells []cell) string {
+	if len(cells) == 1 {
+		return cells[0].code
+	}
+	size, lit, code := 0, uint64(0), ""
+	for _, c := range cells {
+		size += c.size
+	}
+	if size != 2 && size != 4 && size != 8 {
+		return ""
+	}
+	left := size
+	for _, c := range cells {
+		left -= c.size
+		if c.lit {
+			lit |= reverse(c.v, c.size) << (8 * left)
+			continue
+		}
+		inner, ok := strings.CutPrefix(c.code, swaps[c.size]+"(")
+		if c.size > 1 && (!ok || !oneCall(c.code)) {
+			return ""
+		}
+		if inner = strings.TrimSuffix(inner, ")"); c.size == 1 {
+			inner = c.code
+		}
+		if left > 0 {
+			inner = fmt.Sprintf("(__u64)(%s) << %d", inner, 8*left)
+		}
+		code += " | " + inner
+	}
+	return fmt.Sprintf("%s(%sULL%s)", swaps[size], number(lit), code)
+}
+
+// forwardInHalves renders a statement that shares the function that writes: the first half in f, and the other one.
+func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
+	w := f.prog.writer(s.Rewrite, &s.Effects)
+	w.fwd, w.linked, w.half = s, true, h
+	w.known, w.reason = f.known, f.reason
+	o := f.prog.writer(s.Rewrite, &ir.Effects{})
+	o.sharesNames(f)
+	o.names = maps.Clone(f.names)
+	o.fwd, o.writes, o.indent = s, false, f.indent
+	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
+	w.coverAll(f, s.Pos)
+
+	w.oldLen, w.newLen = w.names.own("headers_len"), w.names.own("new_headers_len")
+	w.constant(w.newLen, s.Rewrite.NewFront.Const)
+	var params, args []string
+	give := func(param, arg string) { params, args = append(params, param), append(args, arg) }
+	o.oldLen = o.names.own("headers_len")
+	o.constant(o.oldLen, s.Rewrite.OldFront.Const)
+	give("const __u32 "+w.oldLen, o.oldLen)
+	family := "0"
+	if s.Rewrite.Family != 0 {
+		family = fmt.Sprintf("FR_TO_IPV%d", s.Rewrite.Family)
+	}
+	give("const int how", family)
+	w.names["how"] = true
+
+	w.declaring = true
+	w.line("void *data;")
+	w.line("__u32 len = %s;", w.length())
+	w.constantsAt = len(w.lines)
+	given := map[int][2]string{}
+	came, leaves := o.stores(), w.stores()
+	for i, c := range h.cells {
+		mine, theirs := between(came, c.off.Const, c.off.Const+c.size), between(leaves, c.off.Const, c.off.Const+c.size)
+		out := theirs[0]
+		out.size = c.size
+		if c.given {
+			want := noted(c.note)
+			if want == "" {
+				want = c.want
+			}
+			x := mine[0].scalar
+			if len(mine) > 1 {
+				x = scalar{size: c.size, code: join(mine)}
+			}
+			x.want = want
+			out.scalar = scalar{size: c.size}
+			out.code = w.take(want)
+			given[i] = [2]string{wireType(out.scalar) + " " + out.code, o.value(x, "", mine[0].pos)}
+		} else {
+			out.code = w.value(out.scalar, out.note, out.pos)
+		}
+		w.cells = append(w.cells, out)
+	}
+	for i, s := range s.Rewrite.Sums {
+		w.shareSum(o, s, h.sums[i], give)
+	}
+	for i := range h.cells {
+		if g, ok := given[i]; ok {
+			give(g[0], g[1])
+		}
+	}
+	o.once()
+	f.line("const __u32 %s;", strings.Join(o.constants, ", "))
+	w.goes()
+	w.newPointers()
+	w.declareConstants()
+	if slices.ContainsFunc(w.headersUsed, func(p pointer) bool { return p.packet == packetCame }) {
+		w.fail("the half at %s that writes reads the packet that came", s.Pos)
+	}
+	w.data = false // it has its own
+	f.absorb(o.function)
+	same, values := f.pass(w.function)
+	f.stmt(s.Pos, "return %s(%s);", w.shared(append(same, params...)), strings.Join(append(values, args...), ", "))
+}
+
+// shared puts the function that writes in front of those that call it, unless it stands there already. It returns its
+// name.
+func (w *writer) shared(params []string) string {
+	head := "(" + strings.Join(params, ", ") + ")"
+	text := head + marked.ReplaceAllString(strings.Join(w.lines, "\n"), "")
+	if i := slices.Index(w.half.texts, text); i >= 0 {
+		return w.half.names[i]
+	}
+	name := fmt.Sprintf("%s_send_ipv%d", w.prog.short, w.fwd.Hop.Family)
+	if w.fwd.Hop.Family == 0 {
+		name = w.prog.short + "_send"
+	}
+	name = w.prog.unique(name)
+	w.half.texts, w.half.names = append(w.half.texts, text), append(w.half.names, name)
+	w.prog.writes = append(w.prog.writes, w.assemble("static __always_inline int "+name+head))
+	return name
+}
+
+// marked matches what stands after a line that belongs to one of the spec.
+var marked = regexp.MustCompile(mark + `\d+`)
+
+// absorb appends what another function has, which shares the names of this one.
+func (f *function) absorb(o *function) {
+	f.lines = append(f.lines, o.lines...)
+	for _, v := range o.varsUsed {
+		f.usesVar(v)
+	}
+	for _, r := range o.rowsUsed {
+		f.usesRow(r)
+	}
+	for _, v := range o.ptrsUsed {
+		use(&f.ptrsUsed, v)
+	}
+	for _, p := range o.headersUsed {
+		use(&f.headersUsed, p)
+		f.names[o.headerNames[p]] = true
+	}
+	for _, name := range o.varNames {
+		f.names[name] = true
+	}
+	f.data, f.dataEnd, f.now = f.data || o.data, f.dataEnd || o.dataEnd, f.now || o.now
+}
+
+// shareSum renders both halves of a checksum.
+func (w *writer) shareSum(o *writer, s *ir.Sum, shared sharedSum, give func(param, arg string)) {
+	renamed := *s
+	renamed.Name = shared.name
+	mine, leaves := o.newSum(s), w.newSum(&renamed)
+	w.sums = append(w.sums, leaves)
+	was, now := o.changes(s)
+	var same, own []summand
+	_, there := w.changes(s)
+	for i, x := range now {
+		if slices.ContainsFunc(shared.same, x.is) {
+			same = append(same, there[i])
+		} else {
+			own = append(own, x)
+		}
+	}
+	old := ""
+	if !s.Fresh {
+		old = fmt.Sprintf("ld16(%s)", o.place(s.Old))
+		if s.Tail {
+			was = append(was, o.tail(mine))
+		}
+	}
+	w.line("")
+	w.line("/* %s */", comment(shared.name))
+	if mayBePartial(s) {
+		o.came(mine, old, o.summands(s.OldPseudo), was)
+		give("struct fr_csum "+leaves.name("csum"), mine.name("csum"))
+		w.leave(leaves, w.add(w.summands(s.NewPseudo)), w.add(same))
+		return
+	}
+	name, rest := mine.name("sum"), "FR_ZERO"
+	if !s.Fresh {
+		rest = fmt.Sprintf("fr_sum_of(%s)", old)
+	}
+	o.line("__u64 %s = %s%s%s;", name, rest, minusSum(o.add, was), plusSum(o.add, own))
+	give("__u64 "+leaves.name("sum"), name)
+	w.line("__be16 %s = %s(%s%s);", leaves.value(), leaves.function(), leaves.name("sum"), plusSum(w.add, same))
+}
