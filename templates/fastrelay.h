@@ -598,6 +598,12 @@ static __always_inline enum fr_found fr_find(void *map, const void *key,
 	return FR_CHANGING;
 }
 
+/* Why there is no row to go on with. */
+static __always_inline __u32 fr_unfound(enum fr_found found, __u32 missing, __u32 changing)
+{
+	return found == FR_MISSING ? missing : changing;
+}
+
 #endif
 
 #ifdef FR_NEEDS_SLOTS
@@ -806,13 +812,12 @@ enum {
 #define FR_BITS(what) __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, what)
 #define FR_IP_SUMMED(byte) ((__u64)(byte) << FR_BITS(FR_LSHIFT) >> FR_BITS(FR_RSHIFT))
 
-/* Reads size bytes of the kernel's memory; 0 where that isn't to be had. */
+/* Reads size bytes of the kernel's memory; 0 where that isn't to be had: then the helper clears v. */
 static __always_inline __u64 fr_kernel(const void *from, __u32 size)
 {
 	__u64 v = 0;
 
-	if (bpf_probe_read_kernel(&v, size, from))
-		return 0;
+	bpf_probe_read_kernel(&v, size, from);
 	return v;
 }
 

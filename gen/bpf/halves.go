@@ -275,7 +275,7 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	o := f.prog.writer(s.Rewrite, &ir.Effects{})
 	o.sharesNames(f)
 	o.names = maps.Clone(f.names)
-	o.fwd, o.writes, o.indent = s, false, f.indent
+	o.fwd, o.writes, o.indent, o.within = s, false, f.indent, map[string][]summand{}
 	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
 	w.coverAll(f, s.Pos)
 
@@ -316,6 +316,10 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 			out.scalar = scalar{size: c.size}
 			out.code = w.take(want)
 			given[i] = [2]string{wireType(out.scalar) + " " + out.code, o.value(x, "", mine[0].pos)}
+			if len(mine) == 2 && mine[0].lit && c.size == 4 {
+				o.within[valueKey(mine[1].scalar)] = []summand{
+					{scalar{size: 4}, false, given[i][1]}, {scalar: literal(0xffff&^reverse(mine[0].v, 2), 2, false)}}
+			}
 		} else {
 			out.code = w.value(out.scalar, out.note, out.pos)
 		}
@@ -398,6 +402,8 @@ func (w *writer) shareSum(o *writer, s *ir.Sum, shared sharedSum, give func(para
 	for i, x := range now {
 		if slices.ContainsFunc(shared.same, x.is) {
 			same = append(same, there[i])
+		} else if word := o.within[valueKey(x.scalar)]; word != nil && !x.odd {
+			own = append(own, word...)
 		} else {
 			own = append(own, x)
 		}

@@ -422,8 +422,8 @@ func (f *function) lookup(s *ir.Lookup) {
 		}
 		f.stmt(s.Pos, "enum fr_found found = find_%s(%s);", ident(t.Name), args)
 		if !s.Row.Optional && f.turn == nil {
-			f.unless(s.Pos, "unlikely(found == FR_CHANGING)", s.Changing)
-			f.unless(s.Pos, "found == FR_MISSING", s.Miss)
+			f.stopIf(s.Pos, "found != FR_FOUND", nil, f.upFor(fmt.Sprintf("fr_unfound(found, %s, %s)",
+				f.prog.reasonName(s.Miss), f.prog.reasonName(s.Changing))))
 			f.indent--
 			f.line("}")
 			return

@@ -170,6 +170,8 @@ type writer struct {
 	asked       string            // the variable that says where a checksum is left to a device, where it has asked
 	terms       map[string]string // values that only checksums need, by name
 	half        *halves           // it is given what depends on the packet that came
+	// values that are a part of one that was computed: what adds up to the same in a checksum
+	within map[string][]summand
 }
 
 // coverAll has the deciding function make sure of all that the write function reads in place.
