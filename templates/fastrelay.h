@@ -812,7 +812,7 @@ enum {
 #define FR_BITS(what) __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, what)
 #define FR_IP_SUMMED(byte) ((__u64)(byte) << FR_BITS(FR_LSHIFT) >> FR_BITS(FR_RSHIFT))
 
-/* Reads size bytes of the kernel's memory; 0 where that isn't to be had: then the helper clears v. */
+/* Reads size bytes of the kernel's memory; 0 where that isn't to be had: the helper clears v. */
 static __always_inline __u64 fr_kernel(const void *from, __u32 size)
 {
 	__u64 v = 0;

@@ -7,6 +7,7 @@
 //	            or one of the next
 //	P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
+//	P_send_ipv4 does so for packets of several kinds that leave as one, from the second half on (halves.go)
 //	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy, for which P_write1 rewrites
 //	            the packet (fanout.go, copy.go)
 //

@@ -17,6 +17,9 @@ const (
 	functionLines = 120
 )
 
+// mostLines are how long a file is at most that a person is to read.
+var mostLines = map[string]int{"turn/relay.bpf.c": 1000}
+
 // longer are cases with a function that has more lines.
 var longer = map[string]string{
 	"testdata": "specs for tests, with more in one program than one would write",
@@ -53,6 +56,9 @@ func TestStyle(t *testing.T) {
 			name = filepath.Join(filepath.Base(filepath.Dir(file)), name)
 			if !strings.HasPrefix(text, "/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */\n") {
 				t.Errorf("%s: no license at the head", name)
+			}
+			if n, limit := strings.Count(text, "\n"), mostLines[name]; limit > 0 && n > limit {
+				t.Errorf("%s has %d lines, %d at most", name, n, limit)
 			}
 			if style(t, name, text) {
 				sawLonger[filepath.Base(filepath.Dir(file))] = true

@@ -359,10 +359,10 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_gate_no_sources);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_gate_no_sources,
+						reason_gate_changing));
 	}
 	struct val_seen *old;
 	{
@@ -491,10 +491,10 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 
 		fr_put_v6(key.addr, ipv6->src, 0);
 		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_gate_no_sources);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_gate_no_sources,
+						reason_gate_changing));
 	}
 	struct val_seen *old;
 	{
@@ -680,10 +680,10 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_route_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_route_no_sources);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_route_no_sources,
+						reason_route_changing));
 	}
 	struct val_routes *r;
 	{
@@ -800,10 +800,10 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 
 		fr_put_v6(key.addr, ipv6->src, 0);
 		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_route_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_route_no_sources);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_route_no_sources,
+						reason_route_changing));
 	}
 	struct val_routes *r;
 	{
@@ -1156,10 +1156,9 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tap_no_sources);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tap_no_sources, reason_tap_changing));
 	}
 
 	/* {fan_out: { */
@@ -1433,10 +1432,9 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 		fr_put_v6(key.addr, ipv6->src, 0);
 		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tap_no_sources);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tap_no_sources, reason_tap_changing));
 	}
 
 	/* {fan_out: { */

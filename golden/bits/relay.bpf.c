@@ -99,14 +99,15 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 					  udp_old_pseudo, (__u64)ld8(odd->version_to_flag) +
 					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
 					  ((__u64)ld32(&odd->offset) << 8));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
 	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)odd_version_label +
-			 ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
-			 ((__u64)value_3 << 8) + value_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_version_label +
+			  ((__u64)odd_label_flag << 8) + ((__u64)value << 8) + value_2 +
+			  ((__u64)value_3 << 8) + value_4);
 
 	__s64 csum = fr_complete_begin(skb, 40, 9);
 	struct hdr_odd *new_odd = data + 42;

@@ -2665,10 +2665,11 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 					  ((__u64)ld32(cookie->secret) << 8) +
 					  ((__u64)ld8(cookie->secret + 4) << 8) +
 					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -2743,8 +2744,9 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
 					  odd_sum);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
 		return fr_up(skb, reason_other_no_memory);
@@ -2862,8 +2864,9 @@ static __always_inline int other_ipv4_note_send_4(struct __sk_buff *skb, void *d
 			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
 			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
 			ld8(&cookie->level_rest));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, 0);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
 	struct hdr_cookie *new_cookie = data + 42;
@@ -2960,10 +2963,10 @@ static __always_inline int other_ipv4_note(struct __sk_buff *skb, void *data, vo
 		fr_put_v4(key.from.addr, ld32(ipv4->src));
 		key.from.port = be16(&udp->src_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_other_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_other_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_other_no_peers,
+						reason_other_changing));
 	}
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
@@ -3354,10 +3357,10 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, vo
 		fr_put_v6(key.from.addr, ipv6->src, 0);
 		key.from.port = be16(&udp->src_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_other_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_other_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_other_no_peers,
+						reason_other_changing));
 	}
 
 	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */

@@ -100,9 +100,10 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_unit_kind_hops +
 					  ld16(&unit->checksum) + old_unit_id);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)unit_kind_hops + unit_checksum +
-			 unit_id);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)unit_kind_hops + unit_checksum +
+			  unit_id);
 
 	__s64 csum = fr_complete_begin(skb, 40, 10);
 	struct hdr_unit *new_unit = data + 42;

@@ -195,10 +195,11 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld32(&msg->number) + ld16(&msg->topic));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -375,22 +376,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 					     __u64 udp_end, struct val_peers *p)
 {
 	struct hdr_msg *msg = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
-	if (be16(&msg->urgent) == 0xffff) { /* rule */
-		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
-			sizeof(struct event_gone), 0);
-		if (!event0)
-			return fr_up(skb, reason_forward_ring_full);
-		fr_head(&event0->head, 0, 2, sizeof(*event0));
-		st64((void *)event0 + 16, 0);
-		st16((void *)event0 + 24, 0);
-		fr_put_v4(event0->who, ld32(ipv4->src));
-		fr_submit(&event0->head, bpf_ktime_get_ns());
-		return fr_drop(skb->len, reason_forward_unwanted);
-	}
 
 	/* {send: {from: "p.local", to: "p.peer"}}, */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
@@ -516,10 +502,24 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		fr_put_v4(key.who.addr, ld32(ipv4->src));
 		key.who.port = be16(&udp->src_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_peers,
+						reason_forward_changing));
+	}
+
+	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
+	if (be16(&msg->urgent) == 0xffff) { /* rule */
+		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
+			sizeof(struct event_gone), 0);
+		if (!event0)
+			return fr_up(skb, reason_forward_ring_full);
+		fr_head(&event0->head, 0, 2, sizeof(*event0));
+		st64((void *)event0 + 16, 0);
+		st16((void *)event0 + 24, 0);
+		fr_put_v4(event0->who, ld32(ipv4->src));
+		fr_submit(&event0->head, bpf_ktime_get_ns());
+		return fr_drop(skb->len, reason_forward_unwanted);
 	}
 
 	return forward_ipv4_rest(skb, data, ip_end, udp_end, p);
@@ -867,10 +867,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_put_v6(key.who.addr, ipv6->src, 0);
 		key.who.port = be16(&udp->src_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_peers,
+						reason_forward_changing));
 	}
 
 	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */

@@ -137,12 +137,13 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->peer.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -296,10 +297,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_by_client);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_by_client,
+						reason_forward_changing));
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -499,10 +500,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_by_client);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_by_client,
+						reason_forward_changing));
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */

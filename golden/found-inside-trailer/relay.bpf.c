@@ -105,10 +105,11 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, old_udp_length);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 16) +
 		0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
-			 bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
+			  bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -

@@ -131,10 +131,11 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->remote.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -233,10 +234,10 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 
 		key.id = be32(&shim->id);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_relay_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_relay_no_peers,
+						reason_relay_changing));
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
@@ -353,10 +354,10 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 
 		key.id = be32(&shim->id);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_relay_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_relay_no_peers,
+						reason_relay_changing));
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */

@@ -307,10 +307,10 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
 		enum fr_found found = find_marks(&key, lease, 8, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tagged_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tagged_no_marks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tagged_no_marks,
+						reason_tagged_changing));
 	}
 	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
 	return tagged_vlan_in_the_metadata_ipv4_send_2(skb, data);
@@ -423,10 +423,10 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
 		enum fr_found found = find_marks(&key, lease, 8, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tagged_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tagged_no_marks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tagged_no_marks,
+						reason_tagged_changing));
 	}
 	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
 	return tagged_vlan_in_the_metadata_ipv6_send_2(skb, data);
@@ -554,10 +554,10 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 
 		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
 		enum fr_found found = find_marks(&key, lease, 8, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tagged_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tagged_no_marks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tagged_no_marks,
+						reason_tagged_changing));
 	}
 	fr_named_add(0, (be8(vlan->pcp_to_vid) >> 5));
 	return tagged_vlan_ipv4_send_2(skb);
@@ -661,10 +661,10 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 
 		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
 		enum fr_found found = find_marks(&key, lease, 8, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tagged_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tagged_no_marks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tagged_no_marks,
+						reason_tagged_changing));
 	}
 	fr_named_add(0, (be8(vlan->pcp_to_vid) >> 5));
 	return tagged_vlan_ipv6_send_2(skb);

@@ -136,8 +136,9 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
+	inner_udp_csum.optional = 1;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
+	fr_csum_set_not_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src_2 = ld32(ipv4_2->src);
@@ -147,9 +148,10 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
 					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
 					  old_udp_dst_port + ld16(&udp->checksum));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
-			 inner_udp_csum.new + 0x900);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
+			  inner_udp_csum.new + 0x900);
 
 	__s64 csum = fr_complete_begin(skb, 40, 52);
 	struct hdr_vxlan *new_vxlan = data + 42;
@@ -230,10 +232,10 @@ static __always_inline int inside_ipv4_eth(struct __sk_buff *skb, void *data, vo
 		fr_put_v4(key.addr.addr, ld32(ipv4->src));
 		key.addr.port = be16(&udp->src_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_inside_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_inside_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_inside_no_peers,
+						reason_inside_changing));
 	}
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
@@ -328,8 +330,9 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
+	inner_udp_csum.optional = 1;
 	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
+	fr_csum_set_not_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
 
 	/* udp.checksum */
 	__be128 old_ipv6_src = ld128(ipv6->src);
@@ -418,10 +421,10 @@ static __always_inline int inside_ipv6_ipv4(struct __sk_buff *skb, void *data, v
 		fr_put_v4(key.addr.addr, ld32(ipv4->src));
 		key.addr.port = be16(&udp->src_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_inside_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_inside_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_inside_no_peers,
+						reason_inside_changing));
 	}
 	if (be16(&udp_2->checksum) == 0)
 		return fr_up(skb, reason_inside_udp_checksum);

@@ -138,12 +138,13 @@ static __always_inline int forward_ipv4_rule_send(struct __sk_buff *skb, void *d
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->peer.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -288,12 +289,13 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	__u64 udp_new_pseudo = (__u64)ld32(p->other.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->other.port) +
-			 bpf_htons(p->peer.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->other.port) +
+			  bpf_htons(p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -387,39 +389,6 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, struct val_peers *p)
-{
-	struct hdr_udp *udp = data + 34;
-
-	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer_2,
-				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-			return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
-		return forward_ipv4_send(skb, data, ip_end, partial, p);
-	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer_2, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
-	return forward_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
-}
-
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const struct fr_lease *lease)
 {
@@ -475,10 +444,10 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 
 		key.id = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_peers,
+						reason_forward_changing));
 	}
 
 	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -488,8 +457,31 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
 	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
-
-	return forward_ipv4_rest(skb, data, ip_end, udp_end, p);
+	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&p->hop_peer_2,
+				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+			return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
+		return forward_ipv4_send(skb, data, ip_end, partial, p);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_gso_packet);
+	__u64 payload_len = udp_end - 42;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_fits(&p->hop_peer_2, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer_2, reason_forward_no_route));
+	return forward_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
 static __always_inline int forward_ipv6_rule_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -808,10 +800,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 
 		key.id = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_peers,
+						reason_forward_changing));
 	}
 
 	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */

@@ -221,9 +221,10 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 					  udp_old_pseudo,
 					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
 					  first_id_size))) + odd_sum + odd_sum_2);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
-			 odd_sum_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
+			  odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -286,10 +287,9 @@ two_ipv4_stream_stream_no_last(struct __sk_buff *skb, void *data, void *data_end
 
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 	struct val_moves *b;
 	{
@@ -297,10 +297,9 @@ two_ipv4_stream_stream_no_last(struct __sk_buff *skb, void *data, void *data_end
 
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
@@ -355,8 +354,9 @@ static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -419,10 +419,9 @@ two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data, void *data_en
 
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 	struct val_moves *b;
 	{
@@ -430,10 +429,9 @@ two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data, void *data_en
 
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
@@ -749,10 +747,9 @@ two_ipv6_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
 
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 	struct val_moves *b;
 	{
@@ -760,10 +757,9 @@ two_ipv6_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
 
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
@@ -886,10 +882,9 @@ two_ipv6_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
 
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 	struct val_moves *b;
 	{
@@ -897,10 +892,9 @@ two_ipv6_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
 
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_two_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_two_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_two_udp_checksum);

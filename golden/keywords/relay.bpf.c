@@ -186,10 +186,11 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
 		ld32(v_double->close.addr + 12) + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
-			 bpf_htons(v_double->close.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
+			  bpf_htons(v_double->close.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -307,10 +308,9 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data,
 		key.m_goto.port = be16(&udp->src_port);
 		key.var = be16(&v_int->return_);
 		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_main_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_main_no_void);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_main_no_void, reason_main_changing));
 	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
@@ -661,10 +661,9 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 		key.m_goto.port = be16(&udp->src_port);
 		key.var = be16(&v_int->return_);
 		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_main_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_main_no_void);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_main_no_void, reason_main_changing));
 	}
 
 	return main_ipv6_rest(skb, data, now, ip_end, udp_end, package, v_double);

@@ -1171,8 +1171,9 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, udp_dst_port);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1675,10 +1676,11 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
 					  ((__u64)ld32(v_short->mac) << 8) +
 					  ((__u64)ld16(v_short->mac + 4) << 8));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->server.addr + 12) + old_udp_length +
 		0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->server.port) +
-			 ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->server.port) +
+			  ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1791,10 +1793,10 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
 		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_calls_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_calls_no_by_client);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_calls_no_by_client,
+						reason_calls_changing));
 	}
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
@@ -1936,10 +1938,10 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
 		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_calls_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_calls_no_by_client);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_calls_no_by_client,
+						reason_calls_changing));
 	}
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */

@@ -239,10 +239,10 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
 		enum fr_found found = find_backends(&key, lease, 48, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_balance_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_balance_no_backends);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_balance_no_backends,
+						reason_balance_changing));
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
@@ -310,10 +310,10 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_services(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_balance_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_balance_no_services);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_balance_no_services,
+						reason_balance_changing));
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
@@ -432,10 +432,10 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
 		enum fr_found found = find_backends(&key, lease, 48, &b);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_balance_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_balance_no_backends);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_balance_no_backends,
+						reason_balance_changing));
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
@@ -493,10 +493,10 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_services(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_balance_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_balance_no_services);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_balance_no_services,
+						reason_balance_changing));
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */

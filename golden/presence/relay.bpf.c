@@ -177,10 +177,10 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 
 		key.key = gre_key;
 		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_sort_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_sort_no_tenants);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_sort_no_tenants,
+						reason_sort_changing));
 	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
@@ -330,10 +330,10 @@ static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, voi
 
 		key.key = gre_key;
 		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_sort_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_sort_no_tenants);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_sort_no_tenants,
+						reason_sort_changing));
 	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */

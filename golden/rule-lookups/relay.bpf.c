@@ -301,8 +301,9 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(a->to.addr + 12) + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, bpf_htons(a->to.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(a->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -359,8 +360,9 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->to.addr + 12) + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, bpf_htons(c->to.port));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -454,10 +456,10 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 
 			key.id = be16(&msg->id);
 			enum fr_found found = find_second(&key, lease, 96, &c_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_relay_changing);
-			if (found == FR_MISSING)
-				return fr_up(skb, reason_relay_no_second);
+			if (found != FR_FOUND)
+				return fr_up(skb,
+					     fr_unfound(found, reason_relay_no_second,
+							reason_relay_changing));
 		}
 		return relay_udp_send_3(skb);
 	}

@@ -140,8 +140,9 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 					  udp_old_pseudo,
 		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
 		odd_sum);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -186,8 +187,9 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, fr_odd64(stream_id));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -255,10 +257,10 @@ change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 		key.id = stream_id;
 		enum fr_found found = find_moves(&key, lease, 0, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_change_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_change_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_change_no_moves,
+						reason_change_changing));
 	}
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
@@ -506,10 +508,10 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 		key.id = stream_id;
 		enum fr_found found = find_moves(&key, lease, 0, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_change_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_change_no_moves);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_change_no_moves,
+						reason_change_changing));
 	}
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */

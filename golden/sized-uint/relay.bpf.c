@@ -179,8 +179,9 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, odd_sum_2);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -229,10 +230,11 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo,
-			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
-			 short_pn_size))));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
+			  short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -285,9 +287,10 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo,
-			 fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
+			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -397,10 +400,10 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 
 		key.pn = short_pn;
 		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_change_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_change_no_numbers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_change_no_numbers,
+						reason_change_changing));
 	}
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
@@ -791,10 +794,10 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 
 		key.pn = short_pn;
 		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_change_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_change_no_numbers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_change_no_numbers,
+						reason_change_changing));
 	}
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */

@@ -352,10 +352,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 		__u32 key = be16(&udp->dst_port);
 
 		enum fr_found found = find_ports(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_gate_no_ports);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_gate_no_ports, reason_gate_changing));
 	}
 
 	return gate_ipv4_rest(skb, data, lease, b, p);
@@ -489,10 +488,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 		__u32 key = be16(&udp->dst_port);
 
 		enum fr_found found = find_ports(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_gate_no_ports);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_gate_no_ports, reason_gate_changing));
 	}
 	struct val_recent *r;
 	{

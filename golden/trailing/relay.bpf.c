@@ -191,10 +191,11 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
-	fr_csum_set_or_0(&udp_csum, udp_new_pseudo, 0);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -603,10 +604,10 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 
 		fr_put_v4(key.dst, ld32(ipv4->dst));
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_route_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_route_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_route_no_ways,
+						reason_route_changing));
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -682,10 +683,10 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 
 		fr_put_v6(key.dst, ipv6->dst, 0);
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_route_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_route_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_route_no_ways,
+						reason_route_changing));
 	}
 
 	/* do: [{send: via: "w.way"}] */

@@ -481,10 +481,10 @@ static __always_inline int reduce_on(void *data, void *data_end)
 
 		key.flow = (__u64)ld64(&socket->id);
 		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_leave(fr_length(data, data_end), reason_reduce_changing);
-		if (found == FR_MISSING)
-			return fr_leave(fr_length(data, data_end), reason_reduce_no_flows);
+		if (found != FR_FOUND)
+			return fr_leave(fr_length(data, data_end),
+					fr_unfound(found, reason_reduce_no_flows,
+						   reason_reduce_changing));
 	}
 
 	/* let heard = "low(socket.round - f.round, 32) <= 4" */

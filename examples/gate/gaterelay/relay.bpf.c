@@ -773,10 +773,10 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 136, &total_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_long_no_totals,
+						reason_long_changing));
 	}
 	struct val_networks *net_2;
 	{
@@ -1456,10 +1456,10 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 136, &total_2);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_long_no_totals);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_long_no_totals,
+						reason_long_changing));
 	}
 	struct val_networks *net_2;
 	{
@@ -1938,10 +1938,10 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 80, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_short_no_totals);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_short_no_totals,
+						reason_short_changing));
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
@@ -2269,10 +2269,10 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 80, &total);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_short_no_totals);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_short_no_totals,
+						reason_short_changing));
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
@@ -3149,10 +3149,10 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 		fr_put_v4(key.peer.addr, ld32(ipv4->dst));
 		key.peer.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 152, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_reply_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_reply_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_reply_no_peers,
+						reason_reply_changing));
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
@@ -3241,10 +3241,10 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 		fr_put_v6(key.peer.addr, ipv6->dst, 0);
 		key.peer.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 152, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_reply_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_reply_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_reply_no_peers,
+						reason_reply_changing));
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */

@@ -761,10 +761,10 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_streams_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_streams_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_streams_no_connections,
+						reason_streams_changing));
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -1362,10 +1362,10 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_streams_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_streams_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_streams_no_connections,
+						reason_streams_changing));
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -2056,10 +2056,10 @@ streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_streams_after_ack_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_streams_after_ack_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_streams_after_ack_no_connections,
+						reason_streams_after_ack_changing));
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -2824,10 +2824,10 @@ streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_streams_after_ack_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_streams_after_ack_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_streams_after_ack_no_connections,
+						reason_streams_after_ack_changing));
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -3530,10 +3530,10 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_datagrams_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_datagrams_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_datagrams_no_connections,
+						reason_datagrams_changing));
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -3966,10 +3966,10 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_datagrams_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_datagrams_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_datagrams_no_connections,
+						reason_datagrams_changing));
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
@@ -4170,10 +4170,10 @@ acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_acks_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_acks_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_acks_no_connections,
+						reason_acks_changing));
 	}
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
@@ -4479,10 +4479,10 @@ acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_acks_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_acks_no_connections);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_acks_no_connections,
+						reason_acks_changing));
 	}
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */

@@ -535,16 +535,13 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 
 static __always_inline int video_ipv4_rest_5(struct __sk_buff *skb, void *data, __u64 ip_end,
 					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 vp8_layer_end, __u64 priority, __u64 partial)
+					     __u64 vp8_layer_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -625,10 +622,10 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_video_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_video_no_streams);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_video_no_streams,
+						reason_video_changing));
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -639,9 +636,12 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_video_partial_checksum);
 
 	return video_ipv4_rest_5(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				 priority, partial);
+				 priority);
 }
 
 static __always_inline int
@@ -1221,16 +1221,13 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 
 static __always_inline int video_ipv6_rest_5(struct __sk_buff *skb, void *data, __u64 ip_end,
 					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 vp8_layer_end, __u64 priority, __u64 partial)
+					     __u64 vp8_layer_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -1311,10 +1308,10 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_video_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_video_no_streams);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_video_no_streams,
+						reason_video_changing));
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -1325,9 +1322,12 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_video_partial_checksum);
 
 	return video_ipv6_rest_5(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				 priority, partial);
+				 priority);
 }
 
 static __always_inline int
@@ -1986,10 +1986,10 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_audio_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_audio_no_streams);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_audio_no_streams,
+						reason_audio_changing));
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -2493,10 +2493,10 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_audio_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_audio_no_streams);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_audio_no_streams,
+						reason_audio_changing));
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */

@@ -181,47 +181,28 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
-static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, __u64 channel_data_end,
-					     __u64 payload_len, __u64 partial,
-					     struct val_by_channel *ch)
+static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					     struct val_by_channel *ch, const __u32 headers_len,
+					     const int how, struct fr_csum udp_csum, __u64 ip_sum,
+					     __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_channel_data *channel_data = data + 42;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 42, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 new_headers_len = 42, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((channel_data_end - 34) & 1) != 0);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 ld32(&channel_data->number) + udp_cut_off,
-			 (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
-			 bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
+			  bpf_htons(payload_len + 8) + 0x1100, (__u64)bpf_htons(ch->relayed.port) +
+			  bpf_htons(ch->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 28) +
-					  ipv4_ttl_protocol + ld32(ch->relayed.addr + 12) +
-					  ld32(ch->peer.addr + 12) + 64);
+	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 28) +
+					 ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
+					 64);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
@@ -252,37 +233,23 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, __u64 channel_data_end,
-						  __u64 payload_len, __u64 partial,
-						  struct val_by_channel *ch)
+static __always_inline int
+to_peer_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_by_channel *ch,
+		  const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+		  __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_channel_data *channel_data = data + 42;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 46, new_headers_len = 62, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 new_headers_len = 62, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->relayed.addr)) +
-		fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((channel_data_end - 34) & 1) != 0);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->relayed.addr)) +
+			  fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100,
 			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
 			  bpf_htons(payload_len + 8));
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
@@ -294,17 +261,17 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	if (direct)
 		fr_link(data, &ch->hop_peer);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(ch->relayed.addr));
 	st128(new_ipv6->dst, ld128(ch->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
 	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -317,7 +284,10 @@ static __always_inline int to_peer_ipv4_rest(struct __sk_buff *skb, void *data, 
 					     __u64 udp_end, __u64 channel_data_end,
 					     struct val_by_channel *ch)
 {
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_channel_data *channel_data = data + 42;
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
@@ -330,15 +300,45 @@ static __always_inline int to_peer_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
-		return to_peer_ipv4_send(skb, data, now, udp_end, channel_data_end, payload_len,
-					 partial, ch);
+		const __u32 headers_len = 46, udp_checksum_at = 40;
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
+						 ((channel_data_end - 34) & 1) != 0);
+		__be16 old_udp_length = ld16(&udp->length);
+		__be32 old_ipv4_src = ld32(ipv4->src);
+		__be32 old_ipv4_dst = ld32(ipv4->dst);
+		__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length + ld32(&channel_data->number) +
+						  udp_cut_off);
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src + old_ipv4_dst) +
+			 ipv4_ttl_protocol;
+		return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
 	if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
-	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, channel_data_end, payload_len,
-				      partial, ch);
+	const __u32 headers_len = 46, udp_checksum_at = 40;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
+					 ((channel_data_end - 34) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&channel_data->number) +
+					  udp_cut_off);
+	return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, FR_TO_IPV6, udp_csum,
+				 bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
 
 static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -421,146 +421,13 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
 		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_to_peer_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_to_peer_no_by_channel);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_to_peer_no_by_channel,
+						reason_to_peer_changing));
 	}
 
 	return to_peer_ipv4_rest(skb, data, now, udp_end, channel_data_end, ch);
-}
-
-static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, __u64 channel_data_end,
-					     __u64 payload_len, __u64 partial,
-					     struct val_by_channel *ch)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_channel_data *channel_data = data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 62, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->relayed.addr)) +
-		fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((channel_data_end - 54) & 1) != 0);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off,
-			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
-			  bpf_htons(payload_len + 8));
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	if (direct)
-		fr_link(data, &ch->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 8));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(ch->relayed.addr));
-	st128(new_ipv6->dst, ld128(ch->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_peer_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_to_peer_sent, len);
-	fr_use(ch->slot, 0, len, now);
-	return fr_send(&ch->hop_peer, direct);
-}
-
-static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 udp_end, __u64 channel_data_end,
-						  __u64 payload_len, __u64 partial,
-						  struct val_by_channel *ch)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_channel_data *channel_data = data + 62;
-	__u32 len = skb->len;
-	const __u32 headers_len = 66, new_headers_len = 42, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-					 ((channel_data_end - 54) & 1) != 0);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&channel_data->number) + udp_cut_off,
-			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
-			  bpf_htons(payload_len + 8));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 28) +
-			    ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) + 0x1180);
-	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	if (direct)
-		fr_link(data, &ch->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(ch->relayed.addr + 12));
-	st32(new_ipv4->dst, ld32(ch->peer.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 8));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_peer_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_to_peer_sent, len);
-	fr_use(ch->slot, 0, len, now);
-	return fr_send(&ch->hop_peer, direct);
 }
 
 static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
@@ -568,6 +435,9 @@ static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, 
 					     struct val_by_channel *ch)
 {
 	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_channel_data *channel_data = data + 62;
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
@@ -582,13 +452,43 @@ static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
-		return to_peer_ipv6_send(skb, data, now, udp_end, channel_data_end, payload_len,
-					 partial, ch);
+		const __u32 headers_len = 66, udp_checksum_at = 60;
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
+						 ((channel_data_end - 54) & 1) != 0);
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length + ld32(&channel_data->number) +
+						  udp_cut_off);
+		return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					 eth_type, ipv6_version_to_flow_label,
+					 ipv6_next_header_hop_limit);
 	}
 	if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
-	return to_peer_ipv6_send_ipv4(skb, data, now, udp_end, channel_data_end, payload_len,
-				      partial, ch);
+	const __u32 headers_len = 66, udp_checksum_at = 60;
+	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
+					 ((channel_data_end - 54) & 1) != 0);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&channel_data->number) +
+					  udp_cut_off);
+	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+	return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
+				 ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 }
 
 static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -661,10 +561,10 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
 		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_to_peer_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_to_peer_no_by_channel);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_to_peer_no_by_channel,
+						reason_to_peer_changing));
 	}
 
 	return to_peer_ipv6_rest(skb, data, now, udp_end, channel_data_end, ch);
@@ -730,43 +630,30 @@ enum {
 	reason_to_client_not_ip,
 };
 
-static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_peer *ch)
+static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					       struct val_by_peer *ch, const __u32 headers_len,
+					       const int how, struct fr_csum udp_csum, __u64 ip_sum,
+					       __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) +
-		bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			 (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
-			 bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
-			 bpf_htons(payload_len));
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(ch->server.addr + 12) +
+			  ld32(ch->client.addr + 12) + bpf_htons(payload_len + 12) + 0x1100,
+			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
+			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
+			  bpf_htons(payload_len));
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 32) +
-					  ipv4_ttl_protocol + ld32(ch->server.addr + 12) +
-					  ld32(ch->client.addr + 12) + 64);
+	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 32) +
+					 ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) +
+					 64);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
@@ -800,33 +687,25 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_peer *ch)
+static __always_inline int to_client_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					       struct val_by_peer *ch, const __u32 headers_len,
+					       const int how, struct fr_csum udp_csum,
+					       __be16 eth_type, __be32 ipv6_version_to_flow_label,
+					       __be16 ipv6_next_header_hop_limit)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->server.addr)) +
-		fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->server.addr)) +
+			  fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100,
 			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
 			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
 			  bpf_htons(payload_len));
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
@@ -839,10 +718,10 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	if (direct)
 		fr_link(data, &ch->hop_client);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(ch->server.addr));
 	st128(new_ipv6->dst, ld128(ch->client.addr));
 	st16(&new_udp->src_port, bpf_htons(ch->server.port));
@@ -851,7 +730,7 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	st16(&new_channel_data->number, bpf_htons(ch->number));
 	st16(&new_channel_data->length, bpf_htons(payload_len));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -860,36 +739,12 @@ static __always_inline int to_client_ipv4_send_ipv6(struct __sk_buff *skb, void 
 	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int to_client_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 udp_end, struct val_by_peer *ch)
-{
-	struct hdr_udp *udp = data + 34;
-
-	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_client_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
-		return fr_up(skb, reason_to_client_partial_checksum);
-	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
-		return to_client_ipv4_send(skb, data, now, payload_len, partial, ch);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_client_udp_checksum);
-	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
-	return to_client_ipv4_send_ipv6(skb, data, now, payload_len, partial, ch);
-}
-
 static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = data;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_to_client_truncated);
@@ -943,10 +798,10 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 		fr_put_v4(key.relayed.addr, ld32(ipv4->dst));
 		key.relayed.port = be16(&udp->dst_port);
 		enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_to_client_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_to_client_no_by_peer);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_to_client_no_by_peer,
+						reason_to_client_changing));
 	}
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
@@ -954,139 +809,50 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_unfit_channel_data_number);
 	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
 		return fr_up(skb, reason_to_client_address_family);
-
-	return to_client_ipv4_rest(skb, data, now, udp_end, ch);
-}
-
-static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_peer *ch)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_client_gso_packet);
+	__u64 payload_len = udp_end - 42;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+		return fr_up(skb, reason_to_client_partial_checksum);
+	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
+		if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
+		const __u32 headers_len = 42, udp_checksum_at = 40;
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		__be16 old_udp_length = ld16(&udp->length);
+		__be32 old_ipv4_src = ld32(ipv4->src);
+		__be32 old_ipv4_dst = ld32(ipv4->dst);
+		__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src + old_ipv4_dst) +
+			 ipv4_ttl_protocol;
+		return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					   ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_client_udp_checksum);
+	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
+	const __u32 headers_len = 42, udp_checksum_at = 40;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(ch->server.addr)) +
-		fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
-			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
-			  bpf_htons(payload_len));
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_channel_data *new_channel_data = data + 62;
-	if (direct)
-		fr_link(data, &ch->hop_client);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(ch->server.addr));
-	st128(new_ipv6->dst, ld128(ch->client.addr));
-	st16(&new_udp->src_port, bpf_htons(ch->server.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(ch->number));
-	st16(&new_channel_data->length, bpf_htons(payload_len));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_client_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_to_client_sent, len);
-	fr_use(ch->slot, 1, len, now);
-	return fr_send(&ch->hop_client, direct);
-}
-
-static __always_inline int to_client_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_peer *ch)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 46, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) +
-		bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
-			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
-			  bpf_htons(payload_len));
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
-			    ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) + 0x1180);
-	int direct = ch->hop_client.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_channel_data *new_channel_data = data + 42;
-	if (direct)
-		fr_link(data, &ch->hop_client);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(ch->server.addr + 12));
-	st32(new_ipv4->dst, ld32(ch->client.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(ch->server.port));
-	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st16(&new_channel_data->number, bpf_htons(ch->number));
-	st16(&new_channel_data->length, bpf_htons(payload_len));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_to_client_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_to_client_sent, len);
-	fr_use(ch->slot, 1, len, now);
-	return fr_send(&ch->hop_client, direct);
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
+	return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, FR_TO_IPV6, udp_csum,
+				   bpf_htons(0x86dd), ipv6_version_to_flow_label,
+				   bpf_htons(0x1140));
 }
 
 static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1094,6 +860,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = data;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_to_client_truncated);
@@ -1137,10 +904,10 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 		fr_put_v6(key.relayed.addr, ipv6->dst, 2);
 		key.relayed.port = be16(&udp->dst_port);
 		enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_to_client_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_to_client_no_by_peer);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_to_client_no_by_peer,
+						reason_to_client_changing));
 	}
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
@@ -1160,11 +927,37 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
-		return to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
+		const __u32 headers_len = 62, udp_checksum_at = 60;
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					   eth_type, ipv6_version_to_flow_label,
+					   ipv6_next_header_hop_limit);
 	}
 	if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
-	return to_client_ipv6_send_ipv4(skb, data, now, payload_len, partial, ch);
+	const __u32 headers_len = 62, udp_checksum_at = 60;
+	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+	return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
+				   ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)

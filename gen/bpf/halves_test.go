@@ -1,0 +1,55 @@
+package bpf_test
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// Packets of both families leave as either one: what writes a kind of packet stands once, and is called for both kinds
+// that come. Where there is one kind only, one function does all.
+func TestHalves(t *testing.T) {
+	for _, test := range []struct {
+		file string
+		want []string
+	}{
+		{"../../examples/turn/spec.cue", []string{
+			"to_client_send_ipv4 2", "to_client_send_ipv6 2", "to_peer_send_ipv4 2", "to_peer_send_ipv6 2"}},
+		{"../../golden/checksum/spec.cue", []string{"prog_hop_ipv4_send 1", "prog_hop_ipv6_send 1"}},
+	} {
+		text, err := os.ReadFile(test.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, diags := spec.Load(test.file, text)
+		if err := diags.Err(); err != nil {
+			t.Fatal(err)
+		}
+		plan, diags := gen.Compile(s)
+		if err := diags.Err(); err != nil {
+			t.Fatal(err)
+		}
+		source, err := bpf.Render(plan, bpf.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := map[string]int{}
+		for _, m := range regexp.MustCompile(`return (\w+_send\w*)\(`).FindAllStringSubmatch(source.C, -1) {
+			calls[m[1]]++
+		}
+		delete(calls, "fr_send")
+		var got []string
+		for name, n := range calls {
+			got = append(got, name+" "+string(rune('0'+n)))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: %q, not %q", test.file, got, test.want)
+		}
+	}
+}
