@@ -136,41 +136,28 @@ enum {
 	reason_wrap_mapped_address, reason_wrap_ipv6_payload_length, reason_wrap_not_ip,
 };
 
-static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 payload_len, __u64 partial, struct val_by_ssrc *s)
+static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					  struct val_by_ssrc *s, const __u32 headers_len,
+					  const int how, struct fr_csum udp_csum, __u64 ip_sum,
+					  __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
-		bpf_htons(payload_len + 20) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			 (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
-			 bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
+			  bpf_htons(payload_len + 20) + 0x1100, (__u64)bpf_htons(s->local.port) +
+			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
+			  bpf_htons(payload_len + 12) + 0xefbe);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 40) +
-					  ipv4_ttl_protocol + ld32(s->local.addr + 12) +
-					  ld32(s->peer.addr + 12) + 64);
+	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 40) +
+					 ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) + 64);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
@@ -204,32 +191,23 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_ssrc *s)
+static __always_inline int
+wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_by_ssrc *s,
+	       const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+	       __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(s->local.addr)) +
-		fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(s->local.addr)) +
+			  fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100,
 			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
 			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
@@ -242,10 +220,10 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	if (direct)
 		fr_link(data, &s->hop_peer);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 20));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(s->local.addr));
 	st128(new_ipv6->dst, ld128(s->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(s->local.port));
@@ -254,7 +232,7 @@ static __always_inline int wrap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	st16(&new_outer->magic, bpf_htons(0xbeef));
 	st16(&new_outer->length, bpf_htons(payload_len + 12));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -269,6 +247,7 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = data;
 
 	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
 	__u64 rtcp_end = 42ULL + ((be16(&rtcp->length) + 1) * 4);
@@ -294,10 +273,10 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 		key.client.port = be16(&udp->src_port);
 		key.ssrc = be32(&rtcp->ssrc);
 		enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_wrap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_wrap_no_by_ssrc);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_wrap_no_by_ssrc,
+						reason_wrap_changing));
 	}
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -311,13 +290,39 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
 		if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
-		return wrap_ipv4_send(skb, data, now, payload_len, partial, s);
+		const __u32 headers_len = 42, udp_checksum_at = 40;
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		__be16 old_udp_length = ld16(&udp->length);
+		__be32 old_ipv4_src = ld32(ipv4->src);
+		__be32 old_ipv4_dst = ld32(ipv4->dst);
+		__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src + old_ipv4_dst) +
+			 ipv4_ttl_protocol;
+		return wrap_send_ipv4(skb, now, payload_len, s, headers_len, 0, udp_csum, ip_sum,
+				      eth_type_to_ecn, ipv4_ttl_protocol);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
 	if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
-	return wrap_ipv4_send_ipv6(skb, data, now, payload_len, partial, s);
+	const __u32 headers_len = 42, udp_checksum_at = 40;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
+	return wrap_send_ipv6(skb, now, payload_len, s, headers_len, FR_TO_IPV6, udp_csum,
+			      bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
 
 static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -394,140 +399,13 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	return wrap_ipv4_rest(skb, data, lease, now, udp_end);
 }
 
-static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 payload_len, __u64 partial, struct val_by_ssrc *s)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(s->local.addr)) +
-		fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
-			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_outer *new_outer = data + 62;
-	if (direct)
-		fr_link(data, &s->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 20));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(s->local.addr));
-	st128(new_ipv6->dst, ld128(s->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(s->local.port));
-	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 20));
-	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, bpf_htons(payload_len + 12));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_wrap_sent, len);
-	fr_use(s->slot, 0, len, now);
-	return fr_send(&s->hop_peer, direct);
-}
-
-static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_ssrc *s)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 46, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
-		bpf_htons(payload_len + 20) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
-			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 40) + ld32(s->local.addr + 12) +
-					   ld32(s->peer.addr + 12) + 0x1180);
-	int direct = s->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_outer *new_outer = data + 42;
-	if (direct)
-		fr_link(data, &s->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 40));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(s->local.addr + 12));
-	st32(new_ipv4->dst, ld32(s->peer.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(s->local.port));
-	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 20));
-	st16(&new_outer->magic, bpf_htons(0xbeef));
-	st16(&new_outer->length, bpf_htons(payload_len + 12));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_wrap_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_wrap_sent, len);
-	fr_use(s->slot, 0, len, now);
-	return fr_send(&s->hop_peer, direct);
-}
-
 static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtcp *rtcp = data + 62;
+	struct hdr_eth *eth = data;
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
@@ -542,10 +420,10 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 		key.client.port = be16(&udp->src_port);
 		key.ssrc = be32(&rtcp->ssrc);
 		enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_wrap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_wrap_no_by_ssrc);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_wrap_no_by_ssrc,
+						reason_wrap_changing));
 	}
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -561,11 +439,36 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
-		return wrap_ipv6_send(skb, data, now, payload_len, partial, s);
+		const __u32 headers_len = 62, udp_checksum_at = 60;
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		return wrap_send_ipv6(skb, now, payload_len, s, headers_len, 0, udp_csum, eth_type,
+				      ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
 	}
 	if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
-	return wrap_ipv6_send_ipv4(skb, data, now, payload_len, partial, s);
+	const __u32 headers_len = 62, udp_checksum_at = 60;
+	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
+		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
+	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+	return wrap_send_ipv4(skb, now, payload_len, s, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
+			      eth_type_to_ecn, bpf_htons(0x4011));
 }
 
 static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end,

@@ -234,10 +234,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_ways,
+						reason_forward_changing));
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -346,10 +346,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_ways,
+						reason_forward_changing));
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -481,10 +481,10 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_ways,
+						reason_forward_changing));
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -591,10 +591,10 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_ways,
+						reason_forward_changing));
 	}
 
 	/* do: [{send: via: "w.way"}] */

@@ -270,10 +270,10 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
 		enum fr_found found = find_ways(&key, lease, 0, &way);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_route_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_route_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_route_no_ways,
+						reason_route_changing));
 	}
 
 	/* do: [{send: via: "way.hop"}] */
@@ -378,10 +378,10 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
 		enum fr_found found = find_ways(&key, lease, 0, &way);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_route_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_route_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_route_no_ways,
+						reason_route_changing));
 	}
 
 	/* do: [{send: via: "way.hop"}] */
@@ -511,10 +511,10 @@ static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, vo
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
 		enum fr_found found = find_ways(&key, lease, 0, &way);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_unwrap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_unwrap_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_unwrap_no_ways,
+						reason_unwrap_changing));
 	}
 
 	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
@@ -700,12 +700,13 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
+					  udp_old_pseudo, 0);
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_or_0(&udp_csum, 0, 0);
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -761,12 +762,13 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ldv32(set_self + 12) + ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
+					  udp_old_pseudo, 0);
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_or_0(&udp_csum, 0, 0);
+	__u64 udp_new_pseudo = (__u64)ldv32(set_self + 12) + ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -886,10 +888,10 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		fr_put_v4(key.at.addr, ld32(ipv4->dst));
 		key.at.port = be16(&udp->dst_port);
 		enum fr_found found = find_groups(&key, lease, 0, &way);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_listen_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_listen_no_groups);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_listen_no_groups,
+						reason_listen_changing));
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_listen_hop_limit);
@@ -1008,12 +1010,12 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
 		0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, 0);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, 0, 0);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1066,12 +1068,12 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, 0);
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ldv64(set_self)) + fr_add64(ldv64(set_self + 8)) +
 		fr_add128(ipv6_dst) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, 0, 0);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1189,10 +1191,10 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		fr_put_v6(key.at.addr, ipv6->dst, 0);
 		key.at.port = be16(&udp->dst_port);
 		enum fr_found found = find_groups(&key, lease, 0, &way);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_listen_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_listen_no_groups);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_listen_no_groups,
+						reason_listen_changing));
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_listen_hop_limit);

@@ -164,19 +164,21 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 	__u8 id8_long_flags = (be8(&id12->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
+					  ld32((void *)&id12->id + 7) +
+					  ld8((void *)&id12->more + 3));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			 ld8((void *)&id12->more + 3), (__u64)bpf_htons(f->from.port) +
-			 bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(f->new)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -239,13 +241,14 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb, void
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
+					  ld32((void *)&id12->id + 7) +
+					  ld8((void *)&id12->more + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			  ld8((void *)&id12->more + 3), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -330,13 +333,14 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  fr_odd64(ld64(&id8->id)));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&id8->id)),
-			 (__u64)bpf_htons(f->from.port) + bpf_htons(f->to.port) +
-			 fr_odd64(bpf_cpu_to_be64(f->new)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -396,12 +400,12 @@ static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_odd64(ld64(&id8->id)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&id8->id)), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -488,19 +492,20 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 	__u8 id8_long_flags = (be8(&id4->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&id4->long_flags) +
+					  ld8((void *)&id4->id + 3));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 ld32(&id4->long_flags) + ld8((void *)&id4->id + 3),
-			 (__u64)bpf_htons(f->from.port) + bpf_htons(f->to.port) +
-			 bpf_htons(payload_len + 17) + id8_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(f->new)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -563,14 +568,14 @@ static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&id4->long_flags) +
+					  ld8((void *)&id4->id + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3),
-			  (__u64)bpf_htons(f->from.port) + bpf_htons(f->to.port) +
-			  bpf_htons(payload_len + 17) + id8_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
@@ -653,18 +658,19 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 	__u8 id8_long_flags = (be8(&id0->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&id0->long_flags));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 ld8(&id0->long_flags), (__u64)bpf_htons(f->from.port) +
-			 bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(f->new)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -727,12 +733,12 @@ static __always_inline int by_id_ipv4_id0_send_ipv6(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&id0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&id0->long_flags), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -802,10 +808,10 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 		key.id = 0;
 		key.more = 0;
 		enum fr_found found = find_flows(&key, lease, 216, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_by_id_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_by_id_no_flows);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_by_id_no_flows,
+						reason_by_id_changing));
 	}
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
@@ -1014,13 +1020,14 @@ static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
+					  ld32((void *)&id12->id + 7) +
+					  ld8((void *)&id12->more + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			  ld8((void *)&id12->more + 3), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1077,13 +1084,14 @@ static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
+					  ld32((void *)&id12->id + 7) +
+					  ld8((void *)&id12->more + 3));
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&id12->long_flags)) + ld32((void *)&id12->id + 7) +
-			  ld8((void *)&id12->more + 3), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
@@ -1177,13 +1185,13 @@ static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  fr_odd64(ld64(&id8->id)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&id8->id)),
-			  (__u64)bpf_htons(f->from.port) + bpf_htons(f->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(f->new)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1237,12 +1245,12 @@ static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_odd64(ld64(&id8->id)));
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&id8->id)), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
@@ -1345,14 +1353,14 @@ static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&id4->long_flags) +
+					  ld8((void *)&id4->id + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3),
-			  (__u64)bpf_htons(f->from.port) + bpf_htons(f->to.port) +
-			  bpf_htons(payload_len + 17) + id8_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
@@ -1408,14 +1416,14 @@ static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&id4->long_flags) +
+					  ld8((void *)&id4->id + 3));
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&id4->long_flags) + ld8((void *)&id4->id + 3),
-			  (__u64)bpf_htons(f->from.port) + bpf_htons(f->to.port) +
-			  bpf_htons(payload_len + 17) + id8_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
+			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
@@ -1511,12 +1519,12 @@ static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&id0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
 		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&id0->long_flags), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1573,12 +1581,12 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&id0->long_flags));
 	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&id0->long_flags), (__u64)bpf_htons(f->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
@@ -1655,10 +1663,10 @@ static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, voi
 		key.id = 0;
 		key.more = 0;
 		enum fr_found found = find_flows(&key, lease, 216, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_by_id_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_by_id_no_flows);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_by_id_no_flows,
+						reason_by_id_changing));
 	}
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */

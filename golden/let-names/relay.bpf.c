@@ -230,13 +230,14 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&msg->kind) +
-			 ((__u64)ld32(&msg->number) << 8), (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -326,14 +327,15 @@ static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&msg->kind) +
+					  ((__u64)ld32(&msg->number) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 13) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8),
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 13) + msg_kind + ((__u64)msg_number << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 13) + msg_kind +
+			  ((__u64)msg_number << 8));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
@@ -497,10 +499,10 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 
 		fr_put_v4(key.who, ld32(ipv4->src));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_renumber_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_renumber_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_renumber_no_peers,
+						reason_renumber_changing));
 	}
 
 	return renumber_ipv4_rest(skb, data, ip_end, udp_end, p);
@@ -537,12 +539,12 @@ static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + ld8(&msg->kind) +
-			  ((__u64)ld32(&msg->number) << 8), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
@@ -626,14 +628,15 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&msg->kind) +
+					  ((__u64)ld32(&msg->number) << 8));
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 13) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8),
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 13) + msg_kind + ((__u64)msg_number << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 13) + msg_kind +
+			  ((__u64)msg_number << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -691,14 +694,13 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int renumber_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 udp_end, __u64 kind, __u64 length,
+					      __u64 udp_end, __u64 kind, __u64 length, __u64 limit,
 					      struct val_peers *p)
 {
 	struct hdr_msg *msg = data + 62;
 	struct hdr_udp *udp = data + 54;
 
 	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
-	__u64 limit = set_limit;
 	__u64 peers = p->number;
 	__u64 sent = be32(&msg->number);
 	__u64 renumber = kind & 255;
@@ -794,17 +796,20 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 
 		fr_put_v6(key.who, ipv6->src, 0);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_renumber_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_renumber_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_renumber_no_peers,
+						reason_renumber_changing));
 	}
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
 	__u64 length = udp_end - 62;
 
-	return renumber_ipv6_rest(skb, data, ip_end, udp_end, kind, length, p);
+	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
+	__u64 limit = set_limit;
+
+	return renumber_ipv6_rest(skb, data, ip_end, udp_end, kind, length, limit, p);
 }
 
 SEC("tc") int prog_renumber(struct __sk_buff *skb)

@@ -134,14 +134,15 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->remote.port));
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -199,13 +200,13 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -291,10 +292,10 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_relay_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_relay_no_peers,
+						reason_relay_changing));
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
@@ -343,12 +344,12 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -400,13 +401,13 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -489,10 +490,10 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_relay_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_relay_no_peers,
+						reason_relay_changing));
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */

@@ -281,10 +281,10 @@ static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *d
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
 		enum fr_found found = find_flows(&key, lease, 0, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_meter_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_meter_no_flows);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_meter_no_flows,
+						reason_meter_changing));
 	}
 
 	/* "pass", */
@@ -380,10 +380,10 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
 		enum fr_found found = find_flows(&key, lease, 0, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_meter_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_meter_no_flows);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_meter_no_flows,
+						reason_meter_changing));
 	}
 
 	/* "pass", */

@@ -182,10 +182,11 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), ld16(&udp->checksum),
-					     inside_old_pseudo, inside_new_pseudo);
-	fr_csum_set_or_0(&inside_csum, ld16(&udp->src_port), udp_src_port);
+					     inside_old_pseudo, ld16(&udp->src_port));
+	inside_csum.optional = 1;
+	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	fr_csum_set_not_0(&inside_csum, inside_new_pseudo, udp_src_port);
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
@@ -261,10 +262,10 @@ static __always_inline int decapsulate_udp_udp(struct __sk_buff *skb, void *data
 
 		fr_put_v4(key.dst, ld32(ipv4->dst));
 		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_decapsulate_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_decapsulate_no_ways);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_decapsulate_no_ways,
+						reason_decapsulate_changing));
 	}
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
@@ -470,23 +471,24 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__u64 odd_sum_4 = old_flow_rest;
 	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+					  odd_sum_4 + region_sum);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 14) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
-						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-						 odd_sum_4 + region_sum));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -575,19 +577,20 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+					  odd_sum_4 + region_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
-						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-						 odd_sum_4 + region_sum));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, tun_options_end, 62, payload_len + 6, FR_TO_IPV6 |
@@ -666,10 +669,10 @@ static __always_inline int strip_ipv4_rest(struct __sk_buff *skb, void *data, vo
 
 		key.id = be16(&flow->id);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_strip_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_strip_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_strip_no_peers,
+						reason_strip_changing));
 	}
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
@@ -793,19 +796,20 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+					  odd_sum_4 + region_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
-						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-						 odd_sum_4 + region_sum));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, tun_options_end, 62, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
@@ -884,19 +888,20 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
+					  odd_sum_4 + region_sum);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 14) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)ld32(&udp->src_port) +
-						 old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
-						 odd_sum_4 + region_sum));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)bpf_htons(p->local.port) +
 					 bpf_htons(p->remote.port) + bpf_htons(payload_len + 14) +
 					 old_flow_id + ((__u64)flow_sum << 8) +
-					 ((__u64)old_flow_rest << 8) + udp_csum.new_pseudo + 9);
+					 ((__u64)old_flow_rest << 8) + udp_new_pseudo + 9);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -974,10 +979,10 @@ static __always_inline int strip_ipv6_flow(struct __sk_buff *skb, void *data, vo
 
 		key.id = be16(&flow->id);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_strip_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_strip_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_strip_no_peers,
+						reason_strip_changing));
 	}
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
@@ -1135,23 +1140,22 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((tun_options_end - 34) & 1) != 0);
 	__u64 region_sum_3 = fr_sum64(skb, 43, tun_options_size);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_tun_n = ld8(&tun->n);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__u8 old_tun_n = ld8(&tun->n);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length + ((__u64)region_sum << 8) +
-						 old_tun_n + odd_sum));
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_options_end - 34) ^ (tun_options_end - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
-					 ((__u64)region_sum_3 << 8) + old_tun_n +
-					 udp_csum.new_pseudo);
+					 ((__u64)region_sum_3 << 8) + old_tun_n + udp_new_pseudo);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
@@ -1306,25 +1310,25 @@ last_ipv6_tun_send(struct __sk_buff *skb, void *data, __u64 tun_options_size, __
 	__u64 odd_sum = region_sum_2;
 	odd_sum <<= 8 * (((tun_options_end - 54) & 1) != 0);
 	__u64 region_sum_3 = fr_sum64(skb, 63, tun_options_size);
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u8 old_tun_n = ld8(&tun->n);
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
+					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		ipv6_payload_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	__be32 old_udp_src_port = ld32(&udp->src_port);
-	__u8 old_tun_n = ld8(&tun->n);
-	__u16 udp_payload = fr_fold(fr_csum_rest(&udp_csum, (__u64)old_udp_src_port +
-						 old_udp_length + ((__u64)region_sum << 8) +
-						 old_tun_n + odd_sum));
+	udp_csum.new_pseudo = udp_new_pseudo;
+	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_options_end - 54) ^ (tun_options_end - 54)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
 	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
 					 ipv6_payload_length + ((__u64)region_sum_3 << 8) +
-					 old_tun_n + udp_csum.new_pseudo);
+					 old_tun_n + udp_new_pseudo);
 
 	int err = fr_move(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))

@@ -414,10 +414,11 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, ld16(&udp->src_port), bpf_htons(s->to.port));
+					  udp_old_pseudo, ld16(&udp->src_port));
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) + old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(s->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -811,18 +812,19 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 	__be16 udp_src_port = ld16(&udp->dst_port);
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((loose_end - 34) & 1) != 0);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld16(&udp->src_port) + old_udp_length +
-			 ld16(&loose->length) + udp_cut_off, (__u64)bpf_htons(s->to.port) +
-			 bpf_htons(payload_len + 8));
+	__be16 old_udp_length = ld16(&udp->length);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
+					  old_udp_length + ld16(&loose->length) + udp_cut_off);
+	udp_csum.optional = 1;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) +
+		bpf_htons(payload_len + 8) + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(s->to.port) +
+			  bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -904,10 +906,10 @@ static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *
 
 		fr_put_v4(key.from, ld32(ipv4->src));
 		enum fr_found found = find_senders(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tighten_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_tighten_no_senders);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tighten_no_senders,
+						reason_tighten_changing));
 	}
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
@@ -1220,10 +1222,10 @@ static __always_inline int narrow_ports(struct __sk_buff *skb, void *data, void 
 
 		fr_put_v4(key.from, ld32(ipv4->src));
 		enum fr_found found = find_senders(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_narrow_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_narrow_no_senders);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_narrow_no_senders,
+						reason_narrow_changing));
 	}
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */

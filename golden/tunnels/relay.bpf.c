@@ -411,10 +411,10 @@ leave_vxlan_ipv4_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_vxlan_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_vxlan_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_vxlan_no_networks,
+						reason_leave_vxlan_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -535,10 +535,10 @@ static __always_inline int leave_vxlan_ipv4_eth_ipv6(struct __sk_buff *skb, void
 
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_vxlan_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_vxlan_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_vxlan_no_networks,
+						reason_leave_vxlan_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -780,10 +780,10 @@ leave_vxlan_ipv6_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_vxlan_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_vxlan_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_vxlan_no_networks,
+						reason_leave_vxlan_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -907,10 +907,10 @@ static __always_inline int leave_vxlan_ipv6_eth_ipv6(struct __sk_buff *skb, void
 
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_vxlan_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_vxlan_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_vxlan_no_networks,
+						reason_leave_vxlan_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -1226,10 +1226,10 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_geneve_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_geneve_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_geneve_no_networks,
+						reason_leave_geneve_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -1363,10 +1363,10 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_geneve_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_geneve_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_geneve_no_networks,
+						reason_leave_geneve_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -1648,10 +1648,10 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_geneve_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_geneve_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_geneve_no_networks,
+						reason_leave_geneve_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
@@ -1788,10 +1788,10 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_leave_geneve_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_leave_geneve_no_networks);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_leave_geneve_no_networks,
+						reason_leave_geneve_changing));
 	}
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */

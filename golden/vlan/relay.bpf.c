@@ -221,10 +221,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_tenants);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_tenants,
+						reason_forward_changing));
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
@@ -323,10 +323,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 		key.vid = (__u64)fr_vlan_tci(skb) & 0xfff;
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_tenants);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_tenants,
+						reason_forward_changing));
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
@@ -449,10 +449,10 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 		key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_tenants);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_tenants,
+						reason_forward_changing));
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
@@ -550,10 +550,10 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 		key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_tenants);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_tenants,
+						reason_forward_changing));
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */

@@ -598,6 +598,12 @@ static __always_inline enum fr_found fr_find(void *map, const void *key,
 	return FR_CHANGING;
 }
 
+/* Why there is no row to go on with. */
+static __always_inline __u32 fr_unfound(enum fr_found found, __u32 missing, __u32 changing)
+{
+	return found == FR_MISSING ? missing : changing;
+}
+
 #endif
 
 #ifdef FR_NEEDS_SLOTS
@@ -806,13 +812,12 @@ enum {
 #define FR_BITS(what) __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, what)
 #define FR_IP_SUMMED(byte) ((__u64)(byte) << FR_BITS(FR_LSHIFT) >> FR_BITS(FR_RSHIFT))
 
-/* Reads size bytes of the kernel's memory; 0 where that isn't to be had. */
+/* Reads size bytes of the kernel's memory; 0 where that isn't to be had: the helper clears v. */
 static __always_inline __u64 fr_kernel(const void *from, __u32 size)
 {
 	__u64 v = 0;
 
-	if (bpf_probe_read_kernel(&v, size, from))
-		return 0;
+	bpf_probe_read_kernel(&v, size, from);
 	return v;
 }
 
@@ -1291,49 +1296,44 @@ static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sum
 
 /*
  * A checksum that may be partial: what its field holds, what a full one will be, and the sums of
- * the pseudo-headers of the packet that came and of the one that leaves.
+ * the pseudo-headers of the packet that came and of the one that leaves. rest is the sum that a
+ * full one is of without what doesn't leave, and FR_ZERO. optional: a packet that came without a
+ * checksum leaves without one.
  */
 struct fr_csum {
 	__be16 old, new;
-	int partial;
-	__u64 old_pseudo, new_pseudo;
+	int partial, optional;
+	__u64 old_pseudo, new_pseudo, rest;
 };
 
-/* partial is what fr_partial says, and field the offset of the checksum in the packet that came. */
+/*
+ * partial is what fr_partial says, and field the offset of the checksum in the packet that came;
+ * gone is the sum of what doesn't leave.
+ */
 static __always_inline struct fr_csum fr_csum(__u32 partial, __u32 field, __be16 old,
-					      __u64 old_pseudo, __u64 new_pseudo)
+					      __u64 old_pseudo, __u64 gone)
 {
 	return (struct fr_csum) {
 		.old = old,
 		.old_pseudo = old_pseudo,
-		.new_pseudo = new_pseudo,
+		.rest = fr_sum_of(old) - (gone + old_pseudo),
 		.partial = fr_is_partial(partial, field, old, fr_fold(old_pseudo)),
 	};
 }
 
-/* The sum that a full checksum is of without what doesn't leave, and FR_ZERO. */
-static __always_inline __u64 fr_csum_rest(const struct fr_csum *c, __u64 gone)
+/* It gets what leaves. */
+static __always_inline void fr_csum_set(struct fr_csum *c, __u64 new_pseudo, __u64 added)
 {
-	return fr_sum_of(c->old) - (gone + c->old_pseudo);
-}
-
-/* A full checksum is rid of what doesn't leave, and gets what does. */
-static __always_inline void fr_csum_set(struct fr_csum *c, __u64 gone, __u64 added)
-{
-	c->new = fr_checksum(fr_csum_rest(c, gone) + added + c->new_pseudo);
+	c->new_pseudo = new_pseudo;
+	c->new = fr_checksum(c->rest + added + new_pseudo);
 }
 
 /* The same where 0 means that there is no checksum. */
-static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 gone, __u64 added)
+static __always_inline void fr_csum_set_not_0(struct fr_csum *c, __u64 new_pseudo, __u64 added)
 {
-	c->new = fr_checksum_not_0(fr_csum_rest(c, gone) + added + c->new_pseudo);
-}
-
-/* The same where a packet that came without a checksum leaves without one. */
-static __always_inline void fr_csum_set_or_0(struct fr_csum *c, __u64 gone, __u64 added)
-{
-	fr_csum_set_not_0(c, gone, added);
-	if (!c->old)
+	c->new_pseudo = new_pseudo;
+	c->new = fr_checksum_not_0(c->rest + added + new_pseudo);
+	if (c->optional && !c->old)
 		c->new = 0;
 }
 

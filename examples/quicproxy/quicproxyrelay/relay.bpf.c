@@ -187,16 +187,17 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
-			 fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			 ((__u64)bpf_htonl(r->m_new_c) << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -259,13 +260,13 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short20->a)) + fr_odd64(ld64(&short20->b)) +
-			  ((__u64)ld32(&short20->c) << 8), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
@@ -371,14 +372,16 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  fr_odd64(ld64(&short16->a)) +
+					  fr_odd64(ld64(&short16->b)));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
-			 fr_odd64(ld64(&short16->b)), (__u64)bpf_htons(r->from.port) +
-			 bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -440,14 +443,15 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_odd64(ld64(&short16->a)) +
+					  fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short16->a)) + fr_odd64(ld64(&short16->b)),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 25) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
@@ -548,21 +552,22 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 	__u8 short20_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 29) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 bpf_htons(payload_len + 29) + short20_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
-			 ((__u64)bpf_htonl(r->m_new_c) << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
+			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -628,14 +633,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, voi
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 29) + short20_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
@@ -700,20 +705,21 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 	__u8 short16_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 25) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 bpf_htons(payload_len + 25) + short16_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -778,14 +784,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, v
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 25) + short16_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -849,13 +855,14 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  fr_odd64(ld64(&short8->a)));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -916,12 +923,12 @@ static __always_inline int swap_ipv4_short8_rule_send_ipv6(struct __sk_buff *skb
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_odd64(ld64(&short8->a)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short8->a)), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1004,18 +1011,20 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	__be32 short4_a = bpf_htonl((__u64)r->m_new_a & 0xffffffffULL);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 13) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+			  ((__u64)short4_a << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1080,14 +1089,15 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+			  ((__u64)short4_a << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
@@ -1139,18 +1149,19 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 	__u8 short0_long_flags = (be8(&short8->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 9) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 bpf_htons(payload_len + 9) + short0_long_flags);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1213,14 +1224,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, v
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 9) + short0_long_flags);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
@@ -1364,19 +1375,20 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 	__u8 short8_long_flags = (be8(&short4->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&short4->long_flags) +
+					  ld8((void *)&short4->a + 3));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			 (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			 bpf_htons(payload_len + 17) + short8_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1440,14 +1452,14 @@ static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb, voi
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&short4->long_flags) +
+					  ld8((void *)&short4->a + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 17) + short8_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
@@ -1530,18 +1542,19 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u8 short8_long_flags = (be8(&short0->long_flags) & 127);
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&short0->long_flags));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			 ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
-			 bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
-			 fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1605,12 +1618,12 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&short0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1647,37 +1660,6 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	fr_count(reason_swap_sent, len);
 	fr_use(r->slot, 0, len, now);
 	return fr_send(&r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv4_rest_3(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 udp_end, struct val_by_id *r)
-{
-	struct hdr_udp *udp = data + 34;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 43;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-			return swap_ipv4_send(skb, data, now, payload_len, partial, r);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
 }
 
 static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -1743,13 +1725,35 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 		key.b = 0;
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, lease, 352, &r_2, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_swap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_swap_no_by_id);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_swap_no_by_id, reason_swap_changing));
 	}
 
-	return swap_ipv4_rest_3(skb, data, now, udp_end, r_2);
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r_2->m_new_length == 8) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 43;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(r_2->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+			return swap_ipv4_send(skb, data, now, payload_len, partial, r_2);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r_2);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
 }
 
 static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -1937,14 +1941,14 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
-			  fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2011,13 +2015,13 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum =
+		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
+			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
+			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 29) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short20->a)) + fr_odd64(ld64(&short20->b)) +
-			  ((__u64)ld32(&short20->c) << 8), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
@@ -2127,12 +2131,13 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, vo
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  fr_odd64(ld64(&short16->a)) +
+					  fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short16->a)) +
-			  fr_odd64(ld64(&short16->b)), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2198,14 +2203,15 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_odd64(ld64(&short16->a)) +
+					  fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 25) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short16->a)) + fr_odd64(ld64(&short16->b)),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 25) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) +
+			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
 	/* ipv4.checksum */
@@ -2314,14 +2320,14 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 29) + short20_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
@@ -2390,14 +2396,14 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 29) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 29) + short20_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
 			  ((__u64)bpf_htonl(r->m_new_c) << 8));
@@ -2467,14 +2473,14 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 25) + short16_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2541,14 +2547,14 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 25) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 25) + short16_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
 
@@ -2613,13 +2619,13 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  fr_odd64(ld64(&short8->a)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short8->a)),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -2674,12 +2680,12 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_odd64(ld64(&short8->a)));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_odd64(ld64(&short8->a)), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
@@ -2778,14 +2784,15 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+			  ((__u64)short4_a << 8));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -2842,14 +2849,15 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 13) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 13) + short4_long_flags + ((__u64)short4_a << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
+			  ((__u64)short4_a << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -2914,14 +2922,14 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 9) + short0_long_flags);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -2976,14 +2984,14 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
+					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 9) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  fr_add64(ld64(&short8->long_flags)) + ld8((void *)&short8->a + 7),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 9) + short0_long_flags);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -3140,14 +3148,14 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&short4->long_flags) +
+					  ld8((void *)&short4->a + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 17) + short8_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
@@ -3204,14 +3212,14 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld32(&short4->long_flags) +
+					  ld8((void *)&short4->a + 3));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld32(&short4->long_flags) + ld8((void *)&short4->a + 3),
-			  (__u64)bpf_htons(r->from.port) + bpf_htons(r->to.port) +
-			  bpf_htons(payload_len + 17) + short8_long_flags +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
+			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
@@ -3307,12 +3315,12 @@ static __always_inline int swap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&short0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
 		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -3370,12 +3378,12 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length + ld8(&short0->long_flags));
 	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
 		bpf_htons(payload_len + 17) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length +
-			  ld8(&short0->long_flags), (__u64)bpf_htons(r->from.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
@@ -3419,37 +3427,6 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	fr_count(reason_swap_sent, len);
 	fr_use(r->slot, 0, len, now);
 	return fr_send(&r->hop_to, direct);
-}
-
-static __always_inline int swap_ipv6_rest_3(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 udp_end, struct val_by_id *r)
-{
-	struct hdr_udp *udp = data + 54;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 63;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-			return swap_ipv6_send(skb, data, now, payload_len, partial, r);
-		}
-		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
 }
 
 static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -3515,13 +3492,35 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 		key.b = 0;
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, lease, 352, &r_2, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_swap_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_swap_no_by_id);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_swap_no_by_id, reason_swap_changing));
 	}
 
-	return swap_ipv6_rest_3(skb, data, now, udp_end, r_2);
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r_2->m_new_length == 8) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 63;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+			return swap_ipv6_send(skb, data, now, payload_len, partial, r_2);
+		}
+		if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r_2);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
 }
 
 static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,

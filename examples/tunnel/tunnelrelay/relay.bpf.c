@@ -1810,14 +1810,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rest(struct __sk_buff *skb
 							   __u64 inner_options_end, __u64 inner_end,
 							   struct val_peers *p, struct val_own *own)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = data + 64;
 	struct hdr_udp *udp = data + 34;
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
-		return fr_drop(skb->len, reason_vxlan_in_ecn);
-	}
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
@@ -1898,10 +1891,10 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_vxlan_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_vxlan_in_no_peers,
+						reason_vxlan_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -1918,6 +1911,11 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 	/* when:  "inner_eth.dst == p.own" */
 	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
+		return fr_drop(skb->len, reason_vxlan_in_ecn);
+	}
 
 	return vxlan_in_ipv4_eth_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
 }
@@ -2106,10 +2104,10 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *d
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_vxlan_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_vxlan_in_no_peers,
+						reason_vxlan_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -2401,16 +2399,7 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rest(struct __sk_buff *skb
 							   __u64 inner_options_end, __u64 inner_end,
 							   struct val_peers *p, struct val_own *own)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = data + 84;
 	struct hdr_udp *udp = data + 54;
-
-	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
-	/* rule */
-	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
-		return fr_drop(skb->len, reason_vxlan_in_ecn);
-	}
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
@@ -2492,10 +2481,10 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_vxlan_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_vxlan_in_no_peers,
+						reason_vxlan_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -2512,6 +2501,13 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 	/* when:  "inner_eth.dst == p.own" */
 	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
+
+	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
+	/* rule */
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
+		return fr_drop(skb->len, reason_vxlan_in_ecn);
+	}
 
 	return vxlan_in_ipv6_eth_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
 }
@@ -2701,10 +2697,10 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_vxlan_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_vxlan_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_vxlan_in_no_peers,
+						reason_vxlan_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -3163,10 +3159,10 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_geneve_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_geneve_in_no_peers,
+						reason_geneve_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -3388,10 +3384,10 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_geneve_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_geneve_in_no_peers,
+						reason_geneve_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -3822,10 +3818,10 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_geneve_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_geneve_in_no_peers,
+						reason_geneve_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -4047,10 +4043,10 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		key.kind = 2;
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_geneve_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_geneve_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_geneve_in_no_peers,
+						reason_geneve_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -4460,10 +4456,10 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		key.kind = 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_ipip_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_ipip_in_no_peers,
+						reason_ipip_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -4662,10 +4658,10 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 		key.kind = 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_ipip_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_ipip_in_no_peers,
+						reason_ipip_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -4947,10 +4943,10 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		key.kind = 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_ipip_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_ipip_in_no_peers,
+						reason_ipip_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -5151,10 +5147,10 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 		key.kind = 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_ipip_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_ipip_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_ipip_in_no_peers,
+						reason_ipip_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -5526,10 +5522,10 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		key.kind = 4;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_fou_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_fou_in_no_peers,
+						reason_fou_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -5734,10 +5730,10 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		key.kind = 4;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_fou_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_fou_in_no_peers,
+						reason_fou_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -6071,10 +6067,10 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		key.kind = 4;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_fou_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_fou_in_no_peers,
+						reason_fou_in_changing));
 	}
 	struct val_own *own;
 	{
@@ -6281,10 +6277,10 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		key.kind = 4;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_fou_in_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_fou_in_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_fou_in_no_peers,
+						reason_fou_in_changing));
 	}
 	struct val_own *own;
 	{
