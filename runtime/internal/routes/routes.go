@@ -30,7 +30,7 @@ type Resolver struct {
 	mu     sync.Mutex
 	over   bool
 	neigh  map[Neighbour]entry // those that can be reached
-	links  map[int]*netlink.LinkAttrs
+	links  map[int]netlink.Link
 	all    bool               // routes, rules, links or addresses changed
 	dirty  map[Neighbour]bool // neighbours that changed
 	useErr bool               // probing failed before
@@ -78,7 +78,7 @@ var errClosed = errors.New("the resolver of routes is closed")
 func Open(log *slog.Logger) (*Resolver, error) {
 	rt := &Resolver{
 		log: log, changed: make(chan struct{}, 1),
-		neigh: map[Neighbour]entry{}, links: map[int]*netlink.LinkAttrs{}, dirty: map[Neighbour]bool{},
+		neigh: map[Neighbour]entry{}, links: map[int]netlink.Link{}, dirty: map[Neighbour]bool{},
 	}
 	var err error
 	if rt.ask, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
@@ -264,21 +264,33 @@ func (rt *Resolver) Probe(via Neighbour) {
 
 // Resolve finds how packets from an address (if it is valid) to another leave, and through which neighbour.
 func (rt *Resolver) Resolve(from, to netip.Addr) (Hop, Neighbour) {
-	route, state := rt.route(from, to)
-	if state != abi.HopNone {
-		return Hop{State: state}, Neighbour{}
-	}
-	a, err := rt.link(route.LinkIndex)
-	if err != nil {
-		return Hop{State: abi.HopUnreachable}, Neighbour{}
+	route, state := rt.route(from, to, 0)
+	var a *netlink.LinkAttrs
+	for vrfs := 0; ; vrfs++ {
+		if state != abi.HopNone {
+			return Hop{State: state}, Neighbour{}
+		}
+		link, err := rt.link(route.LinkIndex)
+		if err != nil {
+			return Hop{State: abi.HopUnreachable}, Neighbour{}
+		}
+		a = link.Attrs()
+		if link.Type() != "vrf" || vrfs > 0 {
+			break
+		}
+		// A route into a VRF leads to the device that stands for it, whose MTU is that of nothing. The VRF's own
+		// table says where packets leave.
+		route, state = rt.route(from, to, route.LinkIndex)
 	}
 	h := Hop{State: abi.HopNeighbour, Ifindex: route.LinkIndex, MTU: a.MTU}
 	if route.MTU > 0 {
 		h.MTU = route.MTU
 	}
 	if !HasEthernet(a) {
-		if len(a.HardwareAddr) == 0 {
-			h.State = abi.HopDirect // a tunnel: the kernel takes the link-layer header off
+		// A tunnel to one end: the kernel takes the link-layer header off. One to many ends has neighbours, too, which
+		// are the kernel's business.
+		if len(a.HardwareAddr) == 0 || a.RawFlags&unix.IFF_POINTOPOINT != 0 {
+			h.State = abi.HopDirect
 		}
 		return h, Neighbour{}
 	}
@@ -304,44 +316,42 @@ func (rt *Resolver) Resolve(from, to netip.Addr) (Hop, Neighbour) {
 
 // LinkMTU returns the MTU of a device, 0 where it is gone.
 func (rt *Resolver) LinkMTU(index int) int {
-	a, err := rt.link(index)
+	link, err := rt.link(index)
 	if err != nil {
 		return 0
 	}
-	return a.MTU
+	return link.Attrs().MTU
 }
 
 // link returns what is known of a device; the copy is dropped whenever anything about devices is announced.
-func (rt *Resolver) link(index int) (*netlink.LinkAttrs, error) {
+func (rt *Resolver) link(index int) (netlink.Link, error) {
 	rt.mu.Lock()
-	a := rt.links[index]
+	link := rt.links[index]
 	rt.mu.Unlock()
-	if a != nil {
-		return a, nil
+	if link != nil {
+		return link, nil
 	}
-	err := rt.with(func(ask *netlink.Handle) error {
-		link, err := ask.LinkByIndex(index)
-		if err == nil {
-			a = link.Attrs()
-		}
+	err := rt.with(func(ask *netlink.Handle) (err error) {
+		link, err = ask.LinkByIndex(index)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	rt.mu.Lock()
-	rt.links[index] = a
+	rt.links[index] = link
 	rt.mu.Unlock()
-	return a, nil
+	return link, nil
 }
 
-// route asks the kernel for a route. Where there is none to use, it returns the state that says so.
-func (rt *Resolver) route(from, to netip.Addr) (netlink.Route, abi.HopState) {
-	list, err := rt.routeGet(to, from)
+// route asks the kernel for a route, in a VRF where one is given by the index of its device. Where there is none to
+// use, it returns the state that says so.
+func (rt *Resolver) route(from, to netip.Addr, vrf int) (netlink.Route, abi.HopState) {
+	list, err := rt.routeGet(to, from, vrf)
 	if from.IsValid() && err != nil && !rt.Local(from) {
 		// The kernel refuses a source that isn't one of this host's (a floating address, say). The route is the same
 		// without it.
-		list, err = rt.routeGet(to, netip.Addr{})
+		list, err = rt.routeGet(to, netip.Addr{}, vrf)
 	}
 	switch {
 	case errors.Is(err, unix.EINVAL): // so IPv4 and IPv6 say blackhole
@@ -365,10 +375,10 @@ func (rt *Resolver) route(from, to netip.Addr) (netlink.Route, abi.HopState) {
 	return route, abi.HopUnreachable
 }
 
-func (rt *Resolver) routeGet(to, from netip.Addr) (list []netlink.Route, err error) {
-	var opt *netlink.RouteGetOptions
+func (rt *Resolver) routeGet(to, from netip.Addr, vrf int) (list []netlink.Route, err error) {
+	opt := &netlink.RouteGetOptions{OifIndex: vrf}
 	if from.IsValid() {
-		opt = &netlink.RouteGetOptions{SrcAddr: from.AsSlice()}
+		opt.SrcAddr = from.AsSlice()
 	}
 	rt.Requests.Add(1)
 	err = rt.with(func(ask *netlink.Handle) error {
@@ -380,7 +390,7 @@ func (rt *Resolver) routeGet(to, from netip.Addr) (list []netlink.Route, err err
 
 // Local reports whether an address is one of this host's.
 func (rt *Resolver) Local(addr netip.Addr) bool {
-	list, err := rt.routeGet(addr, netip.Addr{})
+	list, err := rt.routeGet(addr, netip.Addr{}, 0)
 	return err == nil && len(list) > 0 && list[0].Type == unix.RTN_LOCAL
 }
 

@@ -177,6 +177,11 @@ func pass(out *net.UDPConn, to netip.AddrPort, sent []byte, in *net.UDPConn, fro
 	if _, err := out.WriteToUDPAddrPort(sent, to); err != nil {
 		return err
 	}
+	return receive(in, from, want)
+}
+
+// receive expects a datagram on a socket.
+func receive(in *net.UDPConn, from netip.AddrPort, want []byte) error {
 	if err := in.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}

@@ -17,14 +17,15 @@ func main() {
 	}
 	root := flag.String("root", "", "the folder with the specs and their objects")
 	packets := flag.Int("packets", 0, "random packets for each spec")
+	whole := flag.Bool("whole", false, "the kernel has to have every kind of device")
 	flag.Parse()
-	if err := run(*root, *packets); err != nil {
+	if err := run(*root, *packets, *whole); err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)
 		os.Exit(1)
 	}
 }
 
-func run(root string, packets int) error {
+func run(root string, packets int, whole bool) error {
 	if err := os.Chdir(root); err != nil { // specs are named by their path in the module
 		return err
 	}
@@ -43,6 +44,8 @@ func run(root string, packets int) error {
 			checkForwarding(r, spec)
 		case tunnelDir:
 			checkTunnels(r, spec)
+		case waysDir:
+			checkWays(r, spec, whole)
 		}
 	}
 	return r.err

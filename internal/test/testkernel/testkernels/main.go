@@ -195,7 +195,7 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 		return nil, err
 	}
 	image, err := testkernel.Pack(k, r.guest(s.Arch), r.relays,
-		"-packets", fmt.Sprint(packets), "-root", testkernel.GuestRoot)
+		"-packets", fmt.Sprint(packets), "-whole", "-root", testkernel.GuestRoot)
 	if err != nil {
 		return nil, err
 	}
