@@ -133,42 +133,27 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial,
-					     struct val_by_client *p)
+static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					     struct val_by_client *p, const __u32 headers_len,
+					     const int how, struct fr_csum udp_csum, __u64 ip_sum,
+					     __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 46, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 new_headers_len = 46, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			 (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			 bpf_htons(payload_len + 12) + 0x100);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+			  bpf_htons(payload_len + 12) + 0x1100, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 12) + 0x100);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 32) +
-					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					  ld32(p->peer.addr + 12) + 64);
+	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 32) +
+					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
@@ -201,32 +186,23 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_by_client *p)
+static __always_inline int
+forward_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_by_client *p,
+		  const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+		  __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
+			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) + 0x1100,
 			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
 			  bpf_htons(payload_len + 12) + 0x100);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
@@ -239,10 +215,10 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	if (direct)
 		fr_link(data, &p->hop_peer);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(p->local.addr));
 	st128(new_ipv6->dst, ld128(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
@@ -250,7 +226,7 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	st16(&new_udp->length, bpf_htons(payload_len + 12));
 	st32(&new_short->id, bpf_htonl(1));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -259,67 +235,27 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, struct val_by_client *p)
+static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					       struct val_by_client *p, const __u32 headers_len,
+					       const int how, struct fr_csum udp_csum, __u64 ip_sum,
+					       __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	struct hdr_udp *udp = data + 34;
-
-	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
-	__u64 payload_len = udp_end - 42;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
-	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
-		return fr_up(skb, reason_forward_partial_checksum);
-	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		return forward_ipv4_send(skb, data, now, payload_len, partial, p);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial, p);
-}
-
-static __always_inline int forward_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_client *p)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 new_headers_len = 66, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			 (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			 bpf_htons(payload_len + 32) + 0xa00);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+			  bpf_htons(payload_len + 32) + 0x1100, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 32) + 0xa00);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 52) +
-					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					  ld32(p->peer.addr + 12) + 64);
+	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 52) +
+					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
@@ -355,32 +291,24 @@ static __always_inline int forward_ipv4_send_2(struct __sk_buff *skb, void *data
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_client *p)
+static __always_inline int forward_send_ipv6_2(struct __sk_buff *skb, __u64 now, __u64 payload_len,
+					       struct val_by_client *p, const __u32 headers_len,
+					       const int how, struct fr_csum udp_csum,
+					       __be16 eth_type, __be32 ipv6_version_to_flow_label,
+					       __be16 ipv6_next_header_hop_limit)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 86, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 new_headers_len = 86, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
+			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 32) + 0x1100,
 			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
 			  bpf_htons(payload_len + 32) + 0xa00);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
@@ -398,10 +326,10 @@ static __always_inline int forward_ipv4_send_ipv6_2(struct __sk_buff *skb, void 
 	if (direct)
 		fr_link(data, &p->hop_peer);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(p->local.addr));
 	st128(new_ipv6->dst, ld128(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
@@ -412,7 +340,7 @@ static __always_inline int forward_ipv4_send_ipv6_2(struct __sk_buff *skb, void 
 	st64(&new_long->b, bpf_cpu_to_be64(3));
 	st32(&new_long->c, bpf_htonl(4));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 8);
@@ -424,8 +352,8 @@ static __always_inline int forward_ipv4_send_ipv6_2(struct __sk_buff *skb, void 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 partial, struct val_by_client *p)
+static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 ip_end, __u64 partial, struct val_by_client *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -438,14 +366,15 @@ static __always_inline int forward_ipv4_send_3(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->peer.port));
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
+		old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -486,9 +415,9 @@ static __always_inline int forward_ipv4_send_3(struct __sk_buff *skb, void *data
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_send_ipv6_3(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_client *p)
+static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_client *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -502,13 +431,13 @@ static __always_inline int forward_ipv4_send_ipv6_3(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
@@ -541,10 +470,12 @@ static __always_inline int forward_ipv4_send_ipv6_3(struct __sk_buff *skb, void 
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv4_rest_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, struct val_by_client *p)
+static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
 	if (be16(&udp->dst_port) == 0x1b5a) { /* rule */
@@ -560,13 +491,43 @@ static __always_inline int forward_ipv4_rest_2(struct __sk_buff *skb, void *data
 		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
 				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			return forward_ipv4_send_2(skb, data, now, payload_len, partial, p);
+			const __u32 headers_len = 42, udp_checksum_at = 40;
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			__be16 old_udp_length = ld16(&udp->length);
+			__be32 old_ipv4_src = ld32(ipv4->src);
+			__be32 old_ipv4_dst = ld32(ipv4->dst);
+			__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+				0x1100;
+			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
+							  ld16(&udp->checksum), udp_old_pseudo,
+							  (__u64)ld32(&udp->src_port) +
+							  old_udp_length);
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+				 old_ipv4_dst) + ipv4_ttl_protocol;
+			return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, 0,
+						   udp_csum, ip_sum, eth_type_to_ecn,
+						   ipv4_ttl_protocol);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		return forward_ipv4_send_ipv6_2(skb, data, now, payload_len, partial, p);
+		const __u32 headers_len = 42, udp_checksum_at = 40;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, FR_TO_IPV6,
+					   udp_csum, bpf_htons(0x86dd), ipv6_version_to_flow_label,
+					   bpf_htons(0x1140));
 	}
 
 	/* {do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -583,7 +544,7 @@ static __always_inline int forward_ipv4_rest_2(struct __sk_buff *skb, void *data
 		if (unlikely(!fr_fits(&p->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
 			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		return forward_ipv4_send_3(skb, data, now, ip_end, partial_2, p);
+		return forward_ipv4_send(skb, data, now, ip_end, partial_2, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -596,7 +557,7 @@ static __always_inline int forward_ipv4_rest_2(struct __sk_buff *skb, void *data
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 48ULL + payload_len_2)))
 		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-	return forward_ipv4_send_ipv6_3(skb, data, now, payload_len_2, partial_3, p);
+	return forward_ipv4_send_ipv6(skb, data, now, payload_len_2, partial_3, p);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -604,6 +565,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = data;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -657,293 +619,69 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_by_client);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_by_client,
+						reason_forward_changing));
 	}
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) { /* rule */
 		if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 			return fr_up(skb, reason_forward_address_family);
-
-		return forward_ipv4_rest(skb, data, now, udp_end, p);
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_forward_gso_packet);
+		__u64 payload_len = udp_end - 42;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+			const __u32 headers_len = 42, udp_checksum_at = 40;
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			__be16 old_udp_length = ld16(&udp->length);
+			__be32 old_ipv4_src = ld32(ipv4->src);
+			__be32 old_ipv4_dst = ld32(ipv4->dst);
+			__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+				0x1100;
+			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
+							  ld16(&udp->checksum), udp_old_pseudo,
+							  (__u64)ld32(&udp->src_port) +
+							  old_udp_length);
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+				 old_ipv4_dst) + ipv4_ttl_protocol;
+			return forward_send_ipv4(skb, now, payload_len, p, headers_len, 0, udp_csum,
+						 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_forward_udp_checksum);
+		if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+		const __u32 headers_len = 42, udp_checksum_at = 40;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		return forward_send_ipv6(skb, now, payload_len, p, headers_len, FR_TO_IPV6,
+					 udp_csum, bpf_htons(0x86dd), ipv6_version_to_flow_label,
+					 bpf_htons(0x1140));
 	}
 
-	return forward_ipv4_rest_2(skb, data, now, ip_end, udp_end, p);
+	return forward_ipv4_rest(skb, data, now, ip_end, udp_end, p);
 }
 
 static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 payload_len, __u64 partial,
-					     struct val_by_client *p)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 12) + 0x100);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_short *new_short = data + 62;
-	if (direct)
-		fr_link(data, &p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 12));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st32(&new_short->id, bpf_htonl(1));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
-						  __u64 payload_len, __u64 partial,
-						  struct val_by_client *p)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 46, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		bpf_htons(payload_len + 12) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 12) + 0x100);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 32) + ld32(p->local.addr + 12) +
-					   ld32(p->peer.addr + 12) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_short *new_short = data + 42;
-	if (direct)
-		fr_link(data, &p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 12));
-	st32(&new_short->id, bpf_htonl(1));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 payload_len, __u64 partial,
-					       struct val_by_client *p)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 86, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 32) + 0xa00);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 8);
-	}
-
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_long *new_long = data + 62;
-	if (direct)
-		fr_link(data, &p->hop_peer);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->peer.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
-	st32(&new_long->id, bpf_htonl(1));
-	st64(&new_long->a, bpf_cpu_to_be64(2));
-	st64(&new_long->b, bpf_cpu_to_be64(3));
-	st32(&new_long->c, bpf_htonl(4));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 8);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_client *p)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 32) + 0xa00);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 52) + ld32(p->local.addr + 12) +
-					   ld32(p->peer.addr + 12) + 0x1180);
-	int direct = p->hop_peer.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_long *new_long = data + 42;
-	if (direct)
-		fr_link(data, &p->hop_peer);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
-	st32(&new_long->id, bpf_htonl(1));
-	st64(&new_long->a, bpf_cpu_to_be64(2));
-	st64(&new_long->b, bpf_cpu_to_be64(3));
-	st32(&new_long->c, bpf_htonl(4));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_forward_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_forward_sent, len);
-	fr_use(p->slot, 0, len, now);
-	return fr_send(&p->hop_peer, direct);
-}
-
-static __always_inline int forward_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 partial, struct val_by_client *p)
+					     __u64 ip_end, __u64 partial, struct val_by_client *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -958,12 +696,12 @@ static __always_inline int forward_ipv6_send_3(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
@@ -998,9 +736,9 @@ static __always_inline int forward_ipv6_send_3(struct __sk_buff *skb, void *data
 	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int forward_ipv6_send_ipv4_3(struct __sk_buff *skb, void *data, __u64 now,
-						    __u64 payload_len, __u64 partial,
-						    struct val_by_client *p)
+static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 payload_len, __u64 partial,
+						  struct val_by_client *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1015,13 +753,13 @@ static __always_inline int forward_ipv6_send_ipv4_3(struct __sk_buff *skb, void 
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -1065,6 +803,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
 	if (be16(&udp->dst_port) == 0x1b5a) { /* rule */
@@ -1082,11 +822,40 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
 				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			return forward_ipv6_send_2(skb, data, now, payload_len, partial, p);
+			const __u32 headers_len = 62, udp_checksum_at = 60;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+				fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
+							  ld16(&udp->checksum), udp_old_pseudo,
+							  (__u64)ld32(&udp->src_port) +
+							  old_udp_length);
+			return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, 0,
+						   udp_csum, eth_type, ipv6_version_to_flow_label,
+						   ipv6_next_header_hop_limit);
 		}
 		if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		return forward_ipv6_send_ipv4_2(skb, data, now, payload_len, partial, p);
+		const __u32 headers_len = 62, udp_checksum_at = 60;
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8000000ULL | 0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+		return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
+					   udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
 	/* {do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1105,7 +874,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		if (unlikely(!fr_fits(&p->hop_peer,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
 			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		return forward_ipv6_send_3(skb, data, now, ip_end, partial_2, p);
+		return forward_ipv6_send(skb, data, now, ip_end, partial_2, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -1118,7 +887,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_peer, 28ULL + payload_len_2)))
 		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-	return forward_ipv6_send_ipv4_3(skb, data, now, payload_len_2, partial_3, p);
+	return forward_ipv6_send_ipv4(skb, data, now, payload_len_2, partial_3, p);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1126,6 +895,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = data;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -1169,10 +939,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_forward_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_forward_no_by_client);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_forward_no_by_client,
+						reason_forward_changing));
 	}
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
@@ -1191,11 +961,40 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
 				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			return forward_ipv6_send(skb, data, now, payload_len, partial, p);
+			const __u32 headers_len = 62, udp_checksum_at = 60;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+				fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
+							  ld16(&udp->checksum), udp_old_pseudo,
+							  (__u64)ld32(&udp->src_port) +
+							  old_udp_length);
+			return forward_send_ipv6(skb, now, payload_len, p, headers_len, 0, udp_csum,
+						 eth_type, ipv6_version_to_flow_label,
+						 ipv6_next_header_hop_limit);
 		}
 		if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		return forward_ipv6_send_ipv4(skb, data, now, payload_len, partial, p);
+		const __u32 headers_len = 62, udp_checksum_at = 60;
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8000000ULL | 0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+		return forward_send_ipv4(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
+					 udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
 	return forward_ipv6_rest(skb, data, now, ip_end, udp_end, p);

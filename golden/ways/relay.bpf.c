@@ -120,41 +120,27 @@ enum {
 	reason_frames_ipv6_payload_length, reason_frames_not_ip,
 };
 
-static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					    __u64 partial, struct val_peers *p)
+static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload_len,
+					    struct val_peers *p, const __u32 headers_len,
+					    const int how, struct fr_csum udp_csum, __u64 ip_sum,
+					    __be32 eth_type_to_ecn, __be16 ipv4_ttl_protocol)
 {
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 66, udp_checksum_at = 40;
-	__be32 eth_type_to_ecn = ld32(&eth->type);
-	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	const __u32 new_headers_len = 66, udp_checksum_at = 40;
 
 	/* udp.checksum */
-	__be32 old_ipv4_src = ld32(ipv4->src);
-	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			 (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			 bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+			  bpf_htons(payload_len + 32) + 0x1100, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					 ((__u64)ld32(&ipv4->total_length) +
-					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 52) +
-					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					  ld32(p->remote.addr + 12) + 64);
+	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 52) +
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
+			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
 
@@ -189,32 +175,23 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int
+frames_send_ipv6(struct __sk_buff *skb, __u64 payload_len, struct val_peers *p,
+		 const __u32 headers_len, const int how, struct fr_csum udp_csum, __be16 eth_type,
+		 __be32 ipv6_version_to_flow_label, __be16 ipv6_next_header_hop_limit)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *data;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 86, udp_checksum_at = 40,
-		udp_new_checksum_at = 60;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 new_headers_len = 86, udp_checksum_at = 60;
 
 	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
+			  fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100,
 			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
 			  bpf_htons(payload_len + 32) + 0x677a);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
@@ -232,10 +209,10 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *da
 	if (direct)
 		fr_link(data, &p->hop_remote);
 
-	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_eth->type, eth_type);
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
-	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ld128(p->local.addr));
 	st128(new_ipv6->dst, ld128(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
@@ -246,7 +223,7 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *da
 	st64(&new_tag->b, bpf_cpu_to_be64(0));
 	st32(&new_tag->c, bpf_htonl(0));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_frames_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 78, 8);
@@ -257,8 +234,8 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *da
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 partial, struct val_peers *p)
+static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					    __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -271,14 +248,15 @@ static __always_inline int frames_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->remote.port));
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -319,9 +297,9 @@ static __always_inline int frames_ipv4_send_2(struct __sk_buff *skb, void *data,
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv4_send_ipv6_2(struct __sk_buff *skb, void *data,
-						   __u64 payload_len, __u64 partial,
-						   struct val_peers *p)
+static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *data,
+						 __u64 payload_len, __u64 partial,
+						 struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -335,13 +313,13 @@ static __always_inline int frames_ipv4_send_ipv6_2(struct __sk_buff *skb, void *
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
@@ -392,7 +370,7 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
 			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-		return frames_ipv4_send_2(skb, data, ip_end, partial, p);
+		return frames_ipv4_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_frames_gso_packet);
@@ -405,7 +383,7 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_frames_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 48ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-	return frames_ipv4_send_ipv6_2(skb, data, payload_len, partial_2, p);
+	return frames_ipv4_send_ipv6(skb, data, payload_len, partial_2, p);
 }
 
 static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -413,6 +391,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = data;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_frames_truncated);
@@ -463,10 +442,10 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_frames_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_frames_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_frames_no_peers,
+						reason_frames_changing));
 	}
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
@@ -483,158 +462,49 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 			if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
 				return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-			return frames_ipv4_send(skb, data, payload_len, partial, p);
+			const __u32 headers_len = 42, udp_checksum_at = 40;
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			__be16 old_udp_length = ld16(&udp->length);
+			__be32 old_ipv4_src = ld32(ipv4->src);
+			__be32 old_ipv4_dst = ld32(ipv4->dst);
+			__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+				0x1100;
+			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
+							  ld16(&udp->checksum), udp_old_pseudo,
+							  (__u64)ld32(&udp->src_port) +
+							  old_udp_length);
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+				 old_ipv4_dst) + ipv4_ttl_protocol;
+			return frames_send_ipv4(skb, payload_len, p, headers_len, 0, udp_csum,
+						ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
 		}
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_frames_udp_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-		return frames_ipv4_send_ipv6(skb, data, payload_len, partial, p);
+		const __u32 headers_len = 42, udp_checksum_at = 40;
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+			0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		return frames_send_ipv6(skb, payload_len, p, headers_len, FR_TO_IPV6, udp_csum,
+					bpf_htons(0x86dd), ipv6_version_to_flow_label,
+					bpf_htons(0x1140));
 	}
 
 	return frames_ipv4_rest(skb, data, ip_end, udp_end, p);
 }
 
-static __always_inline int frames_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+static __always_inline int frames_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					    __u64 partial, struct val_peers *p)
-{
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 86, udp_checksum_at = 60;
-	__be16 eth_type = ld16(&eth->type);
-	__be32 ipv6_version_to_flow_label =
-		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
-			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
-
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 8);
-	}
-
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv6 *new_ipv6 = data + 14;
-	struct hdr_udp *new_udp = data + 54;
-	struct hdr_tag *new_tag = data + 62;
-	if (direct)
-		fr_link(data, &p->hop_remote);
-
-	st16(&new_eth->type, eth_type);
-	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
-	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 32));
-	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
-	st128(new_ipv6->src, ld128(p->local.addr));
-	st128(new_ipv6->dst, ld128(p->remote.addr));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
-	st32(&new_tag->id, bpf_htonl(0x7a67));
-	st64(&new_tag->a, bpf_cpu_to_be64(0));
-	st64(&new_tag->b, bpf_cpu_to_be64(0));
-	st32(&new_tag->c, bpf_htonl(0));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 8);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
-
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
-}
-
-static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						 __u64 payload_len, __u64 partial,
-						 struct val_peers *p)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-	const __u32 headers_len = 62, new_headers_len = 66, udp_checksum_at = 60,
-		udp_new_checksum_at = 40;
-	__be16 ipv4_version_to_ecn =
-		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
-
-	/* udp.checksum */
-	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
-
-	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 52) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
-	int direct = p->hop_remote.state == FR_HOP_DIRECT;
-
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
-			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
-	if (unlikely(err))
-		return fr_failed(skb, len, err, reason_frames_fault, reason_frames_no_memory);
-
-	__s64 csum = fr_complete_begin(skb, ETH_HLEN, new_headers_len - ETH_HLEN);
-	struct hdr_eth *new_eth = data;
-	struct hdr_ipv4 *new_ipv4 = data + 14;
-	struct hdr_udp *new_udp = data + 34;
-	struct hdr_tag *new_tag = data + 42;
-	if (direct)
-		fr_link(data, &p->hop_remote);
-
-	st16(&new_eth->type, bpf_htons(0x800));
-	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
-	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
-	st32(&new_ipv4->id, bpf_htonl(0x4000));
-	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
-	st16(&new_udp->src_port, bpf_htons(p->local.port));
-	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
-	st16(&new_udp->length, bpf_htons(payload_len + 32));
-	st32(&new_tag->id, bpf_htonl(0x7a67));
-	st64(&new_tag->a, bpf_cpu_to_be64(0));
-	st64(&new_tag->b, bpf_cpu_to_be64(0));
-	st32(&new_tag->c, bpf_htonl(0));
-	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, ipv4_checksum);
-	if (fr_finish(skb, udp_new_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
-		return fr_drop(len, reason_frames_fault);
-	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
-
-	fr_count(reason_frames_sent, len);
-	return fr_send(&p->hop_remote, direct);
-}
-
-static __always_inline int frames_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -649,12 +519,12 @@ static __always_inline int frames_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
@@ -688,9 +558,9 @@ static __always_inline int frames_ipv6_send_2(struct __sk_buff *skb, void *data,
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int frames_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
-						   __u64 payload_len, __u64 partial,
-						   struct val_peers *p)
+static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
+						 __u64 payload_len, __u64 partial,
+						 struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -705,13 +575,13 @@ static __always_inline int frames_ipv6_send_ipv4_2(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -771,7 +641,7 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 		if (unlikely(!fr_fits(&p->hop_remote,
 				      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
 			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-		return frames_ipv6_send_2(skb, data, ip_end, partial, p);
+		return frames_ipv6_send(skb, data, ip_end, partial, p);
 	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_frames_gso_packet);
@@ -784,7 +654,7 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_frames_udp_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, 28ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-	return frames_ipv6_send_ipv4_2(skb, data, payload_len, partial_2, p);
+	return frames_ipv6_send_ipv4(skb, data, payload_len, partial_2, p);
 }
 
 static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -792,6 +662,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = data;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_frames_truncated);
@@ -832,10 +703,10 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_frames_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_frames_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_frames_no_peers,
+						reason_frames_changing));
 	}
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
@@ -854,11 +725,40 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 		if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 			if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
 				return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-			return frames_ipv6_send(skb, data, payload_len, partial, p);
+			const __u32 headers_len = 62, udp_checksum_at = 60;
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			__be16 old_udp_length = ld16(&udp->length);
+			__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+				fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
+							  ld16(&udp->checksum), udp_old_pseudo,
+							  (__u64)ld32(&udp->src_port) +
+							  old_udp_length);
+			return frames_send_ipv6(skb, payload_len, p, headers_len, 0, udp_csum,
+						eth_type, ipv6_version_to_flow_label,
+						ipv6_next_header_hop_limit);
 		}
 		if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-		return frames_ipv6_send_ipv4(skb, data, payload_len, partial, p);
+		const __u32 headers_len = 62, udp_checksum_at = 60;
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8000000ULL | 0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+		__be16 old_udp_length = ld16(&udp->length);
+		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+						  old_udp_length);
+		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+		return frames_send_ipv4(skb, payload_len, p, headers_len, FR_TO_IPV4, udp_csum,
+					ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
 
 	return frames_ipv6_rest(skb, data, ip_end, udp_end, p);
@@ -929,17 +829,18 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 
 	/* udp.checksum */
+	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_or_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			 (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			 bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1001,13 +902,13 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1066,14 +967,15 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
-	fr_csum_set_or_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
-			 bpf_htons(p->remote.port));
+	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
+		old_udp_length + 0x1100;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
@@ -1131,13 +1033,13 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, void *da
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -1258,10 +1160,9 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_bare_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_bare_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_bare_no_peers, reason_bare_changing));
 	}
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
@@ -1306,13 +1207,13 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1373,13 +1274,13 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 32) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -1439,12 +1340,12 @@ static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, void *data, _
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, ld32(&udp->src_port));
+	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
 		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
-	fr_csum_set_not_0(&udp_csum, ld32(&udp->src_port), (__u64)bpf_htons(p->local.port) +
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1496,13 +1397,13 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
+	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
+					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
+					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		bpf_htons(payload_len + 8) + 0x1100;
-	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-					  udp_old_pseudo, udp_new_pseudo);
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(&udp->src_port) + old_udp_length,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
@@ -1622,10 +1523,9 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_bare_changing);
-		if (found == FR_MISSING)
-			return fr_up(skb, reason_bare_no_peers);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_bare_no_peers, reason_bare_changing));
 	}
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
