@@ -186,15 +186,18 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 	if t.Session == nil {
 		return
 	}
-	row := t.Session.Rows[t.Row]
 	for i, e := range key {
 		v, ok := s.value(e)
 		if !ok || v.field == nil || v.t.Kind != ir.Uint || v.field.f.Is == nil {
 			continue
 		}
-		f := t.Session.Fields[row.Key[i]]
-		if f.Type.Kind == ir.Uint {
-			f.Is = ranges(v.field.f.Is, v.max)
+		for _, row := range t.Session.Rows {
+			if row.Table != t {
+				continue
+			}
+			if f := t.Session.Fields[row.Key[i]]; f.Type.Kind == ir.Uint {
+				f.Is = ranges(v.field.f.Is, v.max)
+			}
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -86,6 +87,9 @@ func (c *compiler) state() {
 			t.Value.Members = append(t.Value.Members,
 				&ir.Member{Name: "slot", Type: u32, Hidden: true, Pos: t.Pos},
 				&ir.Member{Name: "gen", Type: u32, Hidden: true, Pos: t.Pos})
+			if t.Rows > 1 {
+				t.Value.Members = append(t.Value.Members, &ir.Member{Name: ir.RowIndex, Type: u32, Hidden: true, Pos: t.Pos})
+			}
 		}
 		layOut(&t.Key, 4)
 		layOut(&t.Value, 8)
@@ -321,8 +325,11 @@ func (c *compiler) session(s *spec.Session) {
 		out.Fields = append(out.Fields, &ir.Field{Name: f.Name, Type: f.Type})
 	}
 	for i, r := range s.Rows {
-		t := &ir.Table{Name: r.Table.Value, Kind: "hash", Size: out.Size, Session: out, Row: i, Pos: r.Table.Pos}
-		if other := c.tables[t.Name]; other != nil {
+		t := &ir.Table{
+			Name: r.Table.Value, Kind: "hash", Size: out.Size, Session: out, Row: i, Rows: 1, Pos: r.Table.Pos,
+		}
+		first := c.tables[t.Name]
+		if other := first; other != nil && other.Session != out {
 			c.diags.Add(codeTable, t.Pos, "table %q is declared twice", t.Name).
 				WithRelated(other.Pos, "also declared here").
 				WithHint("rows of a session go to a table of their own, which the session declares")
@@ -352,6 +359,14 @@ func (c *compiler) session(s *spec.Session) {
 			c.diags.Add(codeTable, t.Pos, "row %q of session %q has no key", t.Name, out.Name)
 			continue
 		}
+		if first != nil {
+			if len(row.Key)+len(row.Value) == len(r.Key)+len(r.Value) { // else it is reported
+				c.anotherRow(first, t, r.Pos)
+			}
+			row.Table = first
+			out.Rows = append(out.Rows, row)
+			continue
+		}
 		out.Rows = append(out.Rows, row)
 		c.tables[t.Name] = t
 		c.plan.Tables = append(c.plan.Tables, t)
@@ -359,6 +374,31 @@ func (c *compiler) session(s *spec.Session) {
 	c.plan.Sessions = append(c.plan.Sessions, out)
 	c.plan.Slots += out.Size
 	c.plan.Usages = max(c.plan.Usages, len(out.Rows))
+}
+
+// anotherRow makes room for another row of each session in a table, which has to have the types of the first one.
+func (c *compiler) anotherRow(t, another *ir.Table, pos diag.Pos) {
+	t.Rows++
+	t.Size += another.Size
+	for _, part := range []struct {
+		what       string
+		has, wants []*ir.Member
+	}{{"key", another.Key.Members, t.Key.Members}, {"value", another.Value.Members, t.Value.Members}} {
+		types := func(ms []*ir.Member) (words []string) {
+			for _, m := range ms {
+				words = append(words, m.Type.Word())
+			}
+			return words
+		}
+		has, wants := types(part.has), types(part.wants)
+		if !slices.Equal(has, wants) {
+			c.diags.Add(codeTable, pos, "rows in one table have one %s: this one is (%s), the first one's (%s)", part.what,
+				strings.Join(has, ", "), strings.Join(wants, ", ")).
+				WithRelated(t.Pos, "the table is declared here").
+				WithHint("use fields of the same types, or a table of another name")
+			return
+		}
+	}
 }
 
 // hops finds the endpoints of rows that a program sends to, and gives the rows a hop for each.

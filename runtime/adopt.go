@@ -83,6 +83,9 @@ func (r *Relay) adoptSessions() error {
 	var ids []id
 	for k, sd := range r.desc.Sessions {
 		for i, rd := range sd.Rows {
+			if slices.ContainsFunc(sd.Rows[:i], func(o abi.Row) bool { return o.Table == rd.Table }) {
+				continue // its rows are found with the first one's
+			}
 			t := r.tables[rd.Table]
 			rows, err := t.scan()
 			if err != nil {
@@ -94,7 +97,11 @@ func (r *Relay) adoptSessions() error {
 				if parts[at] == nil {
 					ids = append(ids, at)
 				}
-				parts[at] = append(parts[at], part{i, row.key, row.value})
+				which := t.rowOf(row.value, i)
+				if which >= len(sd.Rows) || sd.Rows[which].Table != rd.Table {
+					which = i // no process of this relay has written it: the session isn't whole
+				}
+				parts[at] = append(parts[at], part{which, row.key, row.value})
 			}
 		}
 	}
@@ -117,8 +124,10 @@ func (r *Relay) adoptSessions() error {
 		}
 		whole := at.slot < slots && at.gen != 0 && r.slots.mem.Load32(at.slot, abi.SlotGen) == at.gen &&
 			len(parts[at]) == len(sd.Rows) && s.makeRows() == nil
+		found := map[int]bool{}
 		for _, p := range parts[at] {
-			whole = whole && string(s.rows[p.row].key) == string(p.key)
+			whole = whole && !found[p.row] && string(s.rows[p.row].key) == string(p.key)
+			found[p.row] = true
 		}
 		if whole {
 			was := make([][]byte, len(s.rows))

@@ -67,6 +67,7 @@ func (h Hop) put(buf []byte) {
 // tableRow is a row as it is in the kernel, and the hops in it.
 type tableRow struct {
 	table    *Table    // nil: a receiver's
+	index    int       // which of its session's rows it is
 	receiver *Receiver // nil: a table's
 	key      []byte
 	value    []byte
@@ -139,6 +140,8 @@ func (row *tableRow) link(slot, gen uint32) {
 			abi.Order.PutUint32(row.value[m.Off:], slot)
 		case m.Name == abi.MemberGen:
 			abi.Order.PutUint32(row.value[m.Off:], gen)
+		case m.Name == abi.MemberRow:
+			abi.Order.PutUint32(row.value[m.Off:], uint32(row.index))
 		}
 	}
 }

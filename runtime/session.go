@@ -185,9 +185,9 @@ func formatRanges(ranges [][2]uint64) string {
 
 // makeRows lays the fields out as keys and values. Slot, generation and hops are still missing.
 func (s *Session) makeRows() error {
-	for _, rd := range s.desc.Rows {
+	for i, rd := range s.desc.Rows {
 		t := s.relay.tables[rd.Table]
-		row := &tableRow{table: t, key: make([]byte, t.desc.KeySize), value: make([]byte, t.desc.ValueSize)}
+		row := &tableRow{table: t, index: i, key: make([]byte, t.desc.KeySize), value: make([]byte, t.desc.ValueSize)}
 		s.fill(row.key, t.desc.Key, rd.Key)
 		s.fill(row.value, t.desc.Value, rd.Value)
 		if err := row.findHops(); err != nil {

@@ -456,6 +456,16 @@ func (t *Table) keyString(key []byte) string {
 	return strings.Join(parts, " ")
 }
 
+// rowOf reads which of its session's rows a row is; the only one in its table is the one that is given.
+func (t *Table) rowOf(value []byte, only int) int {
+	for _, m := range t.desc.Value {
+		if m.Hidden && m.Name == abi.MemberRow {
+			return int(abi.Order.Uint32(value[m.Off:]))
+		}
+	}
+	return only
+}
+
 // slotOf reads the hidden members that tie a row to its session.
 func (t *Table) slotOf(value []byte) (slot, gen uint32) {
 	for _, m := range t.desc.Value {

@@ -583,6 +583,16 @@ func withLinkAddresses(frame []byte, h Hop) []byte {
 	return frame
 }
 
+// rowOf returns which of its session's rows a row is.
+func rowOf(t *ir.Table, v []byte) int {
+	for _, m := range t.Value.Members {
+		if m.Hidden && m.Name == ir.RowIndex {
+			return int(binary.LittleEndian.Uint32(v[m.Off:]))
+		}
+	}
+	return t.Row
+}
+
 // use counts the packet in the usage of a row's session.
 func (r *run) use(row *ir.Row) {
 	state := r.row(row)
@@ -591,11 +601,12 @@ func (r *run) use(row *ir.Row) {
 		return
 	}
 	slot, _, ok := slotOf(row.Table, state.value)
-	if !ok || slot >= uint32(len(r.relay.Usage)) || row.Table.Row >= len(r.relay.Usage[slot].Rows) {
+	index := rowOf(row.Table, state.value)
+	if !ok || slot >= uint32(len(r.relay.Usage)) || index >= len(r.relay.Usage[slot].Rows) {
 		r.fail("row %q counts its use, but has no session", row.Name)
 		return
 	}
 	u := &r.relay.Usage[slot]
 	u.Last = r.relay.World.Now
-	u.Rows[row.Table.Row].add(len(r.in))
+	u.Rows[index].add(len(r.in))
 }

@@ -495,22 +495,35 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 	}
 	l.each(get(v, "rows"), func(table Name, v cue.Value) {
 		l.once(tables, l.named(table, "table"), "table")
-		r := &SessionRow{
-			Table: table, Key: l.nameList(get(v, "key"), "field"), Value: l.nameList(get(v, "value"), "field"),
+		if v.IncompleteKind() != cue.ListKind {
+			s.Rows = append(s.Rows, l.sessionRow(table, v, table.Pos))
+			return
 		}
-		if k := get(v, "key"); l.empty(k) {
-			l.add(codeMissing, l.pos(k), "the row of table %q has no key", table.Value)
+		for _, row := range l.list(v) {
+			s.Rows = append(s.Rows, l.sessionRow(table, row, l.pos(row)))
 		}
-		seen := map[string]Name{}
-		for _, f := range append(r.Key[:len(r.Key):len(r.Key)], r.Value...) {
-			l.once(seen, f, "member")
+		if l.empty(v) {
+			l.add(codeMissing, l.pos(v), "session %q has no row in table %q", n.Value, table.Value)
 		}
-		s.Rows = append(s.Rows, r)
 	})
 	if rows := get(v, "rows"); len(s.Rows) == 0 && l.whole(rows) {
 		l.add(codeMissing, l.pos(rows), "session %q has no rows", n.Value)
 	}
 	return s
+}
+
+func (l *loader) sessionRow(table Name, v cue.Value, pos diag.Pos) *SessionRow {
+	r := &SessionRow{
+		Table: table, Key: l.nameList(get(v, "key"), "field"), Value: l.nameList(get(v, "value"), "field"), Pos: pos,
+	}
+	if k := get(v, "key"); l.empty(k) {
+		l.add(codeMissing, l.pos(k), "the row of table %q has no key", table.Value)
+	}
+	seen := map[string]Name{}
+	for _, f := range append(r.Key[:len(r.Key):len(r.Key)], r.Value...) {
+		l.once(seen, f, "member")
+	}
+	return r
 }
 
 const maxDuration = 365 * 24 * time.Hour

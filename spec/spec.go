@@ -302,9 +302,10 @@ type Seconds struct {
 
 // SessionRow is the table that a session puts a row in; key and value name the session's fields.
 type SessionRow struct {
-	Table Name
+	Table Name // several rows may have one
 	Key   []Name
 	Value []Name
+	Pos   diag.Pos
 }
 
 // Program is what runs at one hook.

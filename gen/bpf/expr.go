@@ -182,6 +182,16 @@ func (f *function) row(r *ir.Row) string {
 	return f.rowName(r)
 }
 
+// use counts the packet in the usage of a row's session.
+func (f *function) use(r *ir.Row) {
+	f.usesNow()
+	row, index := f.row(r), fmt.Sprint(r.Table.Row)
+	if r.Table.Rows > 1 {
+		index = row + "->" + ir.RowIndex
+	}
+	f.line("fr_use(%s->slot, %s, len, now);", row, index)
+}
+
 // member is what an expression reads of a row.
 func (f *function) member(e *ir.RowMember) string {
 	s := f.row(e.Row) + "->" + member(e.Member)

@@ -444,8 +444,7 @@ func (n *fan) restore(size string, places []string) {
 		w.line("fr_count_copies(%s, same->%s, skb->len);", w.prog.reasonName(reason), tally(i))
 	}
 	for _, r := range n.Usage {
-		w.usesNow()
-		w.line("fr_use(%s->slot, %d, len, now);", w.row(r), r.Table.Row)
+		w.use(r)
 	}
 	w.line("fr_count(%s, len);", w.prog.reasonName(n.Reason))
 	if n.Drop {

@@ -128,7 +128,7 @@ func member(m *ir.Member) string {
 		return name
 	}
 	switch name {
-	case "slot", "gen", "receiver", "head", "count", "rows":
+	case "slot", "gen", "receiver", "head", "count", "rows", "row":
 		return "m_" + name
 	}
 	if meant()[name] || ours.MatchString(name) || strings.HasPrefix(name, "pad") {

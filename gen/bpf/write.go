@@ -238,8 +238,7 @@ func (w *writer) goes() {
 	w.line("")
 	w.line("fr_count(%s, len);", w.prog.reasonName(w.fwd.Reason))
 	for _, r := range w.fwd.Usage {
-		w.usesNow()
-		w.line("fr_use(%s->slot, %d, len, now);", w.row(r), r.Table.Row)
+		w.use(r)
 	}
 	w.fx.after()
 	if w.fwd.Hop == nil {

@@ -97,7 +97,8 @@ type Table struct {
 	Key     Struct // array: one u32 "index"; lpm: one Prefix
 	Value   Struct
 	Session *Session // whose rows these are; nil for a table of its own
-	Row     int      // index of the row in Session.Rows, and of its usage counter
+	Row     int      // index of the row in Session.Rows, and of its usage counter; of several rows, the first one's
+	Rows    int      // how many rows of a session are in it; where several are, a hidden member says which one it is
 	Pos     diag.Pos
 }
 
@@ -129,6 +130,9 @@ type SessionRow struct {
 	Key   []int
 	Value []int
 }
+
+// RowIndex is the hidden member of a row that says which of a session's rows it is, where several are in one table.
+const RowIndex = "row"
 
 // Counter is a named counter of a spec ({count: "hits"}).
 type Counter struct {

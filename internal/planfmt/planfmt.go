@@ -164,6 +164,9 @@ func (w *writer) table(t *ir.Table) {
 	text += fmt.Sprintf(", %d rows", t.Size)
 	if t.Session != nil {
 		text += fmt.Sprintf(", row %d of session %s", t.Row, t.Session.Name)
+		if t.Rows > 1 {
+			text += fmt.Sprintf(", %d rows of each", t.Rows)
+		}
 	}
 	w.line(t.Pos, "%s", text)
 	w.nested(func() {

@@ -214,7 +214,7 @@ func (f *fitting) put(t *ir.Table, key []byte) {
 	if t.Session == nil {
 		f.relay.Table(t.Name).Put(key, f.layout(&t.Value))
 	} else if f.slot < len(f.relay.Slots) {
-		f.session(t.Session, f.relay, f.slot, fieldsOf(t, key))
+		f.session(t.Session, f.relay, f.slot, f.fieldsOf(t, key))
 		f.slot++
 	}
 }
@@ -235,12 +235,18 @@ func (f *fitting) row(r *ir.Row, there bool) bool {
 	return true
 }
 
-// fieldsOf are the values of a session's fields that a key of one of its tables has, by their number.
-func fieldsOf(t *ir.Table, key []byte) map[int][]byte {
+// fieldsOf are the values of a session's fields that a key of one of its tables has, by their number; where several rows
+// are in the table, of any of them.
+func (f *fitting) fieldsOf(t *ir.Table, key []byte) map[int][]byte {
+	rows := slices.DeleteFunc(slices.Clone(t.Session.Rows), func(r *ir.SessionRow) bool { return r.Table != t })
+	row := rows[0]
+	if len(rows) > 1 {
+		row = rows[f.IntN(len(rows))]
+	}
 	fields := map[int][]byte{}
 	i := 0
 	for _, m := range t.Key.Members {
-		if from := t.Session.Rows[t.Row].Key; !m.Hidden && i < len(from) {
+		if from := row.Key; !m.Hidden && i < len(from) {
 			fields[from[i]] = key[m.Off : m.Off+m.Type.Size]
 			i++
 		}

@@ -142,7 +142,7 @@ func (s Source) session(session *ir.Session, r *sim.Relay, slot int, given map[i
 			values[i] = v
 		}
 	}
-	for _, row := range session.Rows {
+	for i, row := range session.Rows {
 		key, value := make([]byte, row.Table.Key.Size), make([]byte, row.Table.Value.Size)
 		visible(&row.Table.Key, key, row.Key, values)
 		visible(&row.Table.Value, value, row.Value, values)
@@ -159,6 +159,8 @@ func (s Source) session(session *ir.Session, r *sim.Relay, slot int, given map[i
 				binary.LittleEndian.PutUint32(value[m.Off:], n)
 			case m.Name == "gen":
 				binary.LittleEndian.PutUint32(value[m.Off:], gen)
+			case m.Name == ir.RowIndex:
+				binary.LittleEndian.PutUint32(value[m.Off:], uint32(i))
 			}
 		}
 		r.Table(row.Table.Name).Put(key, value)

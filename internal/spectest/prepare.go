@@ -1,6 +1,7 @@
 package spectest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math"
 	"net/netip"
@@ -268,9 +269,14 @@ func (p *preparer) session(src *spec.TestSession) {
 				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot))
 			case m.Hidden && m.Name == "gen":
 				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot)+1)
+			case m.Hidden && m.Name == ir.RowIndex:
+				binary.LittleEndian.PutUint32(value[m.Off:], uint32(i))
 			}
 		}
-		if p.t.state.Table(r.Table.Name).Get(key) != nil {
+		taken := slices.ContainsFunc(s.Rows[:i], func(o *ir.SessionRow) bool {
+			return o.Table == r.Table && bytes.Equal(keys[slices.Index(s.Rows, o)], key)
+		})
+		if taken || p.t.state.Table(r.Table.Name).Get(key) != nil {
 			p.twice(r.Table, src.Session.Pos)
 			return
 		}

@@ -50,7 +50,7 @@ type Member struct {
 	Levels int `json:"levels,omitempty"`
 	Size   int `json:"size"` // of all values; of credits and buckets, which have one index for all, that of the index
 	Off    int `json:"off"`
-	// the runtime fills it in: "slot", "gen", "receiver" (KindUint of 4 bytes), hops
+	// the runtime fills it in: "slot", "gen", "row", "receiver" (KindUint of 4 bytes), hops
 	Hidden bool `json:"hidden,omitempty"`
 	// KindHop: the member (of the same value) that has the address the hop leads to
 	To string `json:"to,omitempty"`
@@ -75,6 +75,7 @@ func Find(members []Member, name string) *Member {
 const (
 	MemberSlot     = "slot"     // with MemberGen, ties a row to its session
 	MemberGen      = "gen"      // see Slot
+	MemberRow      = "row"      // which of its session's rows it is, where several are in one table
 	MemberReceiver = "receiver" // the identity of a receiver
 )
 
