@@ -29,7 +29,9 @@ var (
 		`tables: ways: {key: dst: "ip", value: way: "next_hop"}`)
 	codeTable = diag.Define("FR0205", "invalid table",
 		"A table's kind, key and value must match: an lpm table has one key of type prefix, an array one key\n"+
-			"of an integer type, and rows of sessions are in tables of their own.",
+			"of an integer type, and rows of sessions are in tables of their own. Several rows of a session in\n"+
+			"one table have keys and values of the same types. A counter, a credit or a bucket of a session is in\n"+
+			"the value of a row, or of several, which share it.",
 		`tables: routes: {kind: "lpm", key: {src: "prefix", dst: "prefix"}, value: way: "next_hop"}`,
 		`tables: routes: {kind: "lpm", key: dst: "prefix", value: way: "next_hop"}`)
 	codeStack = diag.Define("FR0206", "invalid stack",

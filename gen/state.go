@@ -108,8 +108,8 @@ func (c *compiler) state() {
 func (c *compiler) sizes() {
 	plan := c.plan
 	translations := false
-	count := func(t *ir.Table, rows int) {
-		for _, m := range t.Value.Members {
+	count := func(members []*ir.Member, rows int) {
+		for _, m := range members {
 			switch m.Type.Kind {
 			case ir.Ctr:
 				plan.Shared += rows
@@ -121,10 +121,19 @@ func (c *compiler) sizes() {
 		}
 	}
 	for _, t := range plan.Tables {
-		count(t, t.Size)
+		if t.Session == nil {
+			count(t.Value.Members, t.Size)
+		}
+	}
+	for _, s := range plan.Sessions { // all rows of a session refer to the same
+		var members []*ir.Member
+		for _, f := range s.Fields {
+			members = append(members, &ir.Member{Type: f.Type})
+		}
+		count(members, s.Size)
 	}
 	for _, g := range plan.Groups {
-		count(g.Receivers, g.Rows)
+		count(g.Receivers.Value.Members, g.Rows)
 	}
 	for _, n := range []*int{&plan.Shared, &plan.Credits} {
 		if *n > 0 {
@@ -370,6 +379,14 @@ func (c *compiler) session(s *spec.Session) {
 		out.Rows = append(out.Rows, row)
 		c.tables[t.Name] = t
 		c.plan.Tables = append(c.plan.Tables, t)
+	}
+	for i, f := range fields {
+		if f.Type.Kind.IsIndex() && c.diags.Len() == errors && !slices.ContainsFunc(out.Rows, func(r *ir.SessionRow) bool {
+			return slices.Contains(r.Value, i)
+		}) {
+			c.diags.Add(codeTable, f.Pos, "no row of session %q has its %s %q", out.Name, f.Type.Word(), f.Name).
+				WithHint("name it in the value of a row, or of several: they share it")
+		}
 	}
 	c.plan.Sessions = append(c.plan.Sessions, out)
 	c.plan.Slots += out.Size

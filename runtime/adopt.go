@@ -29,6 +29,11 @@ func (r *Relay) adopt() error {
 			return err
 		}
 	}
+	if r.slots != nil {
+		if err := r.adoptSessions(); err != nil {
+			return err
+		}
+	}
 	if r.counters != nil {
 		used, err := r.countersInUse()
 		if err != nil {
@@ -39,13 +44,11 @@ func (r *Relay) adopt() error {
 	for _, k := range r.groups {
 		k.eachLive((*Receiver).takeState)
 	}
+	for _, s := range r.sessions {
+		s.takeState()
+	}
 	if err := r.spaces.sweep(); err != nil {
 		return err
-	}
-	if r.slots != nil {
-		if err := r.adoptSessions(); err != nil {
-			return err
-		}
 	}
 	for _, t := range r.tables {
 		if t.desc.Session == "" {
@@ -106,6 +109,10 @@ func (r *Relay) adoptSessions() error {
 		}
 	}
 	slots := r.coll.Maps[abi.MapSlots].MaxEntries()
+	blocks := make([]map[uint32]bool, len(r.desc.Sessions)) // of credits, that are in use
+	for k := range blocks {
+		blocks[k] = map[uint32]bool{}
+	}
 	for _, at := range ids {
 		sd := &r.desc.Sessions[at.kind]
 		s := &Session{
@@ -117,6 +124,7 @@ func (r *Relay) adoptSessions() error {
 			fields[i] = make([]byte, f.Size)
 		}
 		s.fields.Store(&fields)
+		s.state = make([]byte, 4*len(s.stateKind().members))
 		for _, p := range parts[at] {
 			t := r.tables[sd.Rows[p.row].Table]
 			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
@@ -129,6 +137,10 @@ func (r *Relay) adoptSessions() error {
 			whole = whole && !found[p.row] && string(s.rows[p.row].key) == string(p.key)
 			found[p.row] = true
 		}
+		for _, p := range parts[at] {
+			whole = whole && s.rows[p.row].refersTo(p.value)
+		}
+		whole = whole && s.adoptState(blocks[at.kind])
 		if whole {
 			was := make([][]byte, len(s.rows))
 			for _, p := range parts[at] {
@@ -150,6 +162,10 @@ func (r *Relay) adoptSessions() error {
 			}
 		}
 	}
+	for k, used := range blocks {
+		b := r.sessionState[k].blocks
+		b.free = slices.DeleteFunc(b.free, func(block uint32) bool { return used[block] })
+	}
 	r.slots.free = r.slots.free[:0]
 	for i := range slots {
 		if r.sessions[i] == nil {
@@ -158,6 +174,13 @@ func (r *Relay) adoptSessions() error {
 		}
 	}
 	return nil
+}
+
+// refersTo reports whether a row refers to the same counters, credits and buckets as its value was found to.
+func (row *tableRow) refersTo(value []byte) bool {
+	return !slices.ContainsFunc(row.table.desc.Value, func(m abi.Member) bool {
+		return m.Kind.IsState() && !bytes.Equal(row.value[m.Off:m.Off+m.Size], value[m.Off:m.Off+m.Size])
+	})
 }
 
 // recover reads fields back out of a key or value.
@@ -170,6 +193,10 @@ func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
 		f := fields[i]
 		i++
 		at := buf[m.Off : m.Off+m.Size]
+		if m.Kind.IsState() {
+			copy(s.state[4*f:], at)
+			continue
+		}
 		if m.Kind == abi.KindUint && m.Levels == 0 {
 			putUint(all[f], getUint(at))
 			continue

@@ -332,13 +332,13 @@ type credits struct {
 	all []interface{ retire() } // by index: a *Credit or a *Bucket; nil: it is free
 }
 
-// creditBlocks are the blocks of one table or kind of group.
+// creditBlocks are the blocks of one table, kind of group or kind of session.
 type creditBlocks struct {
 	credits    *credits
 	first      uint32   // index of the first block's first entry
 	size       uint32   // entries in a block; 0: rows have no credits
 	offsets    []uint32 // by index of the member: where in the block its entries begin
-	free       []uint32 // blocks of a table
+	free       []uint32 // blocks of a table or of sessions
 	byIdentity bool     // blocks of a kind of group: a receiver's identity says which one it has
 }
 
@@ -350,8 +350,9 @@ func newCredits(m *ebpf.Map, levels int) (*credits, error) {
 	return &credits{mem: mem, levels: max(levels, 1), all: make([]interface{ retire() }, m.MaxEntries())}, nil
 }
 
-// layCredits gives each table and kind of group its blocks, in the order of desc.
-func layCredits(c *credits, desc *abi.Desc) (tables, groups []*creditBlocks) {
+// layCredits gives each table, kind of group and kind of session its blocks, in the order of desc. What a session's rows
+// refer to is the session's.
+func layCredits(c *credits, desc *abi.Desc) (tables, groups, sessions []*creditBlocks) {
 	next := uint32(1)
 	lay := func(members []abi.Member, rows int) *creditBlocks {
 		b := &creditBlocks{credits: c, first: next, offsets: make([]uint32, len(members))}
@@ -366,21 +367,31 @@ func layCredits(c *credits, desc *abi.Desc) (tables, groups []*creditBlocks) {
 		}
 		return b
 	}
-	for _, t := range desc.Tables {
-		b := lay(t.Value, t.Size)
+	free := func(b *creditBlocks, rows int) *creditBlocks {
 		if b.size > 0 {
-			for i := range uint32(t.Size) {
+			for i := range uint32(rows) {
 				b.free = append(b.free, i)
 			}
 		}
-		tables = append(tables, b)
+		return b
+	}
+	for _, t := range desc.Tables {
+		if t.Session != "" {
+			tables = append(tables, lay(nil, 0))
+			continue
+		}
+		tables = append(tables, free(lay(t.Value, t.Size), t.Size))
 	}
 	for _, g := range desc.Groups {
 		b := lay(g.Receiver, g.Rows)
 		b.byIdentity = true
 		groups = append(groups, b)
 	}
-	return tables, groups
+	for i := range desc.Sessions {
+		d := &desc.Sessions[i]
+		sessions = append(sessions, free(lay(stateMembers(d), d.Size), d.Size))
+	}
+	return tables, groups, sessions
 }
 
 // index is the first entry of a member (by its index) in a block.

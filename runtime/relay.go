@@ -85,7 +85,10 @@ type Relay struct {
 	lists    *receiverLists
 	events   *events // nil: no events
 	slots    *slots  // nil: no sessions
-	hops     *hops   // nil: no hops
+
+	sessionState []stateKind // by kind of session: what fields refer to
+
+	hops *hops // nil: no hops
 
 	life sync.RWMutex // held for reading while the kernel's maps are used without mu
 	over bool         // the maps are closed; guarded by life
@@ -254,7 +257,10 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 			return err
 		}
 	}
-	tableCredits, groupCredits := layCredits(r.credits, r.desc)
+	tableCredits, groupCredits, sessionCredits := layCredits(r.credits, r.desc)
+	for i := range r.desc.Sessions {
+		r.sessionState = append(r.sessionState, stateKind{stateMembers(&r.desc.Sessions[i]), sessionCredits[i]})
+	}
 	if r.desc.Slots > 0 {
 		if r.slots, err = newSlots(maps[abi.MapSlots], maps[abi.MapUsage]); err != nil {
 			return err

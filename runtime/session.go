@@ -80,6 +80,11 @@ type Session struct {
 	born   uint32                   // the generation that it was opened with, for its ID
 	fields atomic.Pointer[[][]byte] // encoded
 
+	// What fields refer to: indices as in rows, 4 bytes a field, and what they stand for. They are set when the session
+	// is opened or adopted, and stay.
+	state   []byte
+	handles []any
+
 	// Guarded by relay.mu.
 	gen     uint32
 	rows    []*tableRow
@@ -93,7 +98,7 @@ type Session struct {
 }
 
 // Open opens a session with the values of its fields, in the order of the spec. Its rows appear all at once or not at
-// all.
+// all. A counter is given as its first value, a credit as its limit, a bucket as a [Rate]; each may be nil, for 0.
 //
 // Addresses must be those that packets carry: valid, specified, no loopback, without a zone; and where packets are sent
 // from or to, those of hosts. The two ends of a path that packets take must be of one IP family. An error is a
@@ -105,6 +110,10 @@ func (r *Relay) Open(kind string, values ...any) (*Session, error) {
 	}
 	s := &Session{relay: r, desc: &r.desc.Sessions[k], kind: k, queued: -1, done: make(chan struct{})}
 	if err := s.encode(values); err != nil {
+		return nil, err
+	}
+	given, err := s.givenState(values)
+	if err != nil {
 		return nil, err
 	}
 	if err := s.makeRows(); err != nil {
@@ -121,7 +130,7 @@ func (r *Relay) Open(kind string, values ...any) (*Session, error) {
 	if r.draining.on {
 		return nil, fmt.Errorf("open %v: %w", s, ErrDraining)
 	}
-	if err := r.register(s); err != nil {
+	if err := r.register(s, given); err != nil {
 		return nil, fmt.Errorf("open %v: %w", s, err)
 	}
 	return s, nil
@@ -147,6 +156,10 @@ func (s *Session) encode(values []any) error {
 			}
 		}
 		buf := make([]byte, f.Size)
+		if f.Kind.IsState() {
+			fields = append(fields, nil)
+			continue
+		}
 		if err := encodeLevels(buf, f.Kind, f.Bits, f.Levels, values[i]); err != nil {
 			return bad("%s", err)
 		}
@@ -207,6 +220,12 @@ func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
 		f := fields[i]
 		i++
 		at := buf[m.Off : m.Off+m.Size]
+		if m.Kind.IsState() {
+			if s.state != nil {
+				copy(at, s.state[4*f:])
+			}
+			continue
+		}
 		if m.Kind == abi.KindUint && m.Levels == 0 {
 			putUint(at, getUint(given[f])) // the member may be wider than the field
 			continue
@@ -216,7 +235,7 @@ func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
 }
 
 // register puts the rows into the kernel, and then opens the slot: until then each of them is a miss. r.mu is held.
-func (r *Relay) register(s *Session) (err error) {
+func (r *Relay) register(s *Session, given []any) (err error) {
 	if r.open[s.kind] >= s.desc.Size {
 		for _, row := range s.rows {
 			if other, err := r.owner(row); err == nil && other != nil {
@@ -234,6 +253,10 @@ func (r *Relay) register(s *Session) (err error) {
 		r.slots.put(s.slot)
 		return fmt.Errorf("reset the session's counters: %w", err)
 	}
+	if err := r.newState(s, given); err != nil {
+		r.slots.put(s.slot)
+		return err
+	}
 	for i, row := range s.rows {
 		row.link(s.slot, s.gen)
 		if r.hops != nil {
@@ -247,6 +270,7 @@ func (r *Relay) register(s *Session) (err error) {
 			r.hops.drop(row)
 		}
 		err = errors.Join(err, errors.Join(r.remove(s.rows[:i]...)...))
+		r.endState(s)
 		r.slots.put(s.slot)
 		return err
 	}
@@ -401,6 +425,7 @@ func (r *Relay) end(cause error, sessions ...*Session) error {
 	errs := r.remove(rows...)
 	var all error
 	for _, s := range ending {
+		r.endState(s)
 		r.slots.put(s.slot)
 		if err := errors.Join(errs[:len(s.rows)]...); err != nil {
 			err = fmt.Errorf("close %v: it is closed, but a row remains until its key is used again: %w", s, err)
@@ -437,22 +462,30 @@ func (s *Session) Err() error {
 // Kind returns the name of the session's kind.
 func (s *Session) Kind() string { return s.desc.Name }
 
-// Values returns the values of the fields in the order of the spec.
+// Values returns the values of the fields in the order of the spec; of those that refer to a counter, a credit or a bucket
+// that one, as a *[Counter], *[Credit] or *[Bucket], or a slice of one for each level of priority.
 func (s *Session) Values() []any {
 	var out []any
 	fields := *s.fields.Load()
 	for i, f := range s.desc.Fields {
+		if f.Kind.IsState() {
+			out = append(out, s.handles[i])
+			continue
+		}
 		out = append(out, decodeLevels(fields[i], f.Kind, f.Levels))
 	}
 	return out
 }
 
-// String names the session by its kind and fields.
+// String names the session by its kind and fields, without counters, credits and buckets.
 func (s *Session) String() string {
 	var b strings.Builder
 	b.WriteString(s.desc.Name)
 	fields := *s.fields.Load()
 	for i, f := range s.desc.Fields {
+		if f.Kind.IsState() {
+			continue
+		}
 		fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decodeLevels(fields[i], f.Kind, f.Levels)))
 	}
 	return b.String()

@@ -16,11 +16,16 @@ import (
 // session that isn't whole, which an adoption closes.
 
 // Change gives the session other values of its fields, in the order of the spec, as a whole or not at all. The session
-// keeps its ID, its counters and its end. Errors are those of [Relay.Open]; the session's Err where it is over.
+// keeps its ID, its counters and its end; and its counters, credits and buckets, of which nil and what [Session.Values]
+// returned leave a field as it is. Errors are those of [Relay.Open]; the session's Err where it is over.
 func (s *Session) Change(values ...any) error {
 	r := s.relay
-	next := &Session{relay: r, desc: s.desc, kind: s.kind, slot: s.slot}
+	next := &Session{relay: r, desc: s.desc, kind: s.kind, slot: s.slot, state: s.state, handles: s.handles}
 	if err := next.encode(values); err != nil {
+		return err
+	}
+	given, err := next.givenState(values)
+	if err != nil {
 		return err
 	}
 	if err := next.makeRows(); err != nil {
@@ -40,6 +45,7 @@ func (s *Session) Change(values ...any) error {
 	if err := r.change(s, next); err != nil {
 		return fmt.Errorf("change %v: %w", s, err)
 	}
+	s.setState(given)
 	return nil
 }
 

@@ -113,6 +113,9 @@ func (r *Relay) countersInUse() (map[uint32]bool, error) {
 			noteCounters(used, t.desc.Value, row.value)
 		}
 	}
+	for _, s := range r.sessions {
+		noteCounters(used, s.stateKind().members, s.state)
+	}
 	for _, k := range r.groups {
 		k.eachLive(func(v *Receiver) { noteCounters(used, k.desc.Receiver, v.state) })
 	}
@@ -198,9 +201,16 @@ func checkState(m abi.Member, v, have any) (any, error) {
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Invalid:
 		return nil, nil
+	case reflect.Array: // the generated package has those of all levels in one
+		list := reflect.MakeSlice(reflect.SliceOf(rv.Type().Elem()), rv.Len(), rv.Len())
+		reflect.Copy(list, rv)
+		return checkState(m, list.Interface(), have)
 	case reflect.Pointer, reflect.Slice:
-		if rv.IsNil() || sameState(rv, reflect.ValueOf(have)) {
+		if rv.IsNil() || sameState(rv, reflect.ValueOf(have)) || noState(rv) {
 			return nil, nil
+		}
+		if list, ok := v.([]any); ok && m.Levels > 0 {
+			return checkLevels(m, list)
 		}
 		return nil, fmt.Errorf("is the %v of another row; give its first value", m.Kind)
 	}
@@ -217,6 +227,36 @@ func checkState(m abi.Member, v, have any) (any, error) {
 	return toUint(v, 64)
 }
 
+// noState says whether a slice has nothing but nil pointers.
+func noState(v reflect.Value) bool {
+	if v.Kind() != reflect.Slice || v.Type().Elem().Kind() != reflect.Pointer {
+		return false
+	}
+	for i := range v.Len() {
+		if !v.Index(i).IsNil() {
+			return false
+		}
+	}
+	return true
+}
+
+// checkLevels reads a value for each level of priority.
+func checkLevels(m abi.Member, list []any) (any, error) {
+	if len(list) != m.Levels {
+		return nil, fmt.Errorf("has %d values, must have %d: one for each level of priority", len(list), m.Levels)
+	}
+	one := m
+	one.Levels = 0
+	out := make([]any, len(list))
+	for i, v := range list {
+		var err error
+		if out[i], err = checkState(one, v, nil); err != nil {
+			return nil, fmt.Errorf("%w (level %d)", err, i)
+		}
+	}
+	return out, nil
+}
+
 // sameState says whether two pointers, or two slices of them, are to the same state.
 func sameState(a, b reflect.Value) bool {
 	switch {
@@ -230,6 +270,14 @@ func sameState(a, b reflect.Value) bool {
 }
 
 func setState(have, v any) {
+	if list, ok := v.([]any); ok {
+		for i, one := range list {
+			if all := reflect.ValueOf(have); one != nil && i < all.Len() {
+				setState(all.Index(i).Interface(), one)
+			}
+		}
+		return
+	}
 	switch have := have.(type) {
 	case *Counter:
 		have.Store(v.(uint64))

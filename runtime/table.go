@@ -29,7 +29,7 @@ type Table struct {
 	desc    *abi.Table
 	m       *ebpf.Map
 	cpus    int  // per-CPU tables: how many values a row has; else 1
-	state   bool // values hold counters, credits or translations
+	state   bool // rows have counters, credits or translations of their own
 	credits *creditBlocks
 
 	rows map[string]*tableRow // rows that hold hops, by key; guarded by relay.mu
@@ -45,7 +45,7 @@ func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *Table
 		t.cpus = ebpf.MustPossibleCPU()
 	}
 	for _, m := range d.Value {
-		t.state = t.state || m.Kind.IsState()
+		t.state = t.state || m.Kind.IsState() && d.Session == ""
 	}
 	return t
 }

@@ -129,15 +129,15 @@ var kinds = [Kinds]kind{
 		show: hex.EncodeToString,
 	},
 	Ctr: {
-		word: "counter", what: "a counter", size: 4, in: InValue,
+		word: "counter", what: "a counter", size: 4, in: InValue | InSession,
 		abi: abi.KindCounter, c: "__u32", golang: "*runtime.Counter", show: showUint,
 	},
 	Credit: {
-		word: "credit", levels: true, what: "a credit", size: 4, in: InValue,
+		word: "credit", levels: true, what: "a credit", size: 4, in: InValue | InSession,
 		abi: abi.KindCredit, c: "__u32", golang: "*runtime.Credit", show: showUint,
 	},
 	Bucket: {
-		word: "bucket", levels: true, what: "a credit", size: 4, in: InValue,
+		word: "bucket", levels: true, what: "a credit", size: 4, in: InValue | InSession,
 		abi: abi.KindBucket, c: "__u32", golang: "*runtime.Bucket", show: showUint,
 	},
 	Translation: {

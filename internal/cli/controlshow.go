@@ -409,10 +409,10 @@ func (l *live) showSessions(k *kindOf) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{append(append([]string{"ID"}, heads(k.Values)...), "PACKETS", "USED", "ENDS", "NO HOP")}
+	rows := [][]string{append(append([]string{"ID"}, heads(k.Values)...), "PACKETS", "USED", "ENDS", "REFUSED", "NO HOP")}
 	for _, s := range all {
 		rows = append(rows, append(append([]string{s.ID}, memberCells(k.Values, s.Fields)...),
-			packetsOf(s), ago(s.LastUsed), until(s.Expires), hopCell(s.Hops)))
+			packetsOf(s), ago(s.LastUsed), until(s.Expires), refusedText(s.Fields), hopCell(s.Hops)))
 	}
 	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
 	return err

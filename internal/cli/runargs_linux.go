@@ -155,7 +155,7 @@ func (in *runInput) session(desc *abi.Desc, text string) error {
 			return err
 		}
 		for i, v := range fields {
-			if v == nil {
+			if v == nil && !members[i].mayBeLeftOut() {
 				return usage("--session %s has no %s", kind, members[i].name).
 					hint("a session needs all its fields: %s", memberNames(members))
 			}

@@ -240,14 +240,18 @@ func (p *preparer) session(src *spec.TestSession) {
 		if !ok {
 			return
 		}
-		b, ok := p.value(v.Value, f.Type, s.Name+"."+v.Name.Value)
+		b, ok := p.give(&ir.Member{Type: f.Type}, v.Value, s.Name+"."+v.Name.Value)
 		if !ok {
 			return
 		}
-		values[slices.Index(s.Fields, f)] = b
+		values[slices.Index(s.Fields, f)] = b.bytes
 	}
 	for j, b := range values {
-		if b == nil {
+		if t := s.Fields[j].Type; t.Kind.IsIndex() { // all rows that name the field share one
+			if values[j], ok = p.index(t, b, src.Session.Pos); !ok {
+				return
+			}
+		} else if b == nil {
 			p.diags.Add(codeIncomplete, src.Session.Pos, "session %q needs a value for %q", s.Name, s.Fields[j].Name)
 			return
 		}
@@ -362,18 +366,23 @@ func (p *preparer) lay(s *ir.Struct, values []given, pos diag.Pos) ([]byte, bool
 			b = values[i].bytes
 		}
 		if m.Type.Kind.IsIndex() {
-			var values []uint64
-			for one := range slices.Chunk(b, 8) {
-				values = append(values, binary.LittleEndian.Uint64(one))
-			}
 			var ok bool
-			if b, ok = p.take(m.Type, values, pos); !ok {
+			if b, ok = p.index(m.Type, b, pos); !ok {
 				return nil, false
 			}
 		}
 		copy(out[m.Off:], b)
 	}
 	return out, true
+}
+
+// index takes entries of what is shared, which have the values that are given.
+func (p *preparer) index(t ir.Type, given []byte, pos diag.Pos) ([]byte, bool) {
+	var values []uint64
+	for one := range slices.Chunk(given, 8) {
+		values = append(values, binary.LittleEndian.Uint64(one))
+	}
+	return p.take(t, values, pos)
 }
 
 // members resolves the values of a row of a test.

@@ -21,7 +21,7 @@ func TestOverview(t *testing.T) {
 	if diff := cmp.Diff(`[{port 7000} {self 192.0.2.1}]`, fmt.Sprint(r.Settings)); diff != "" {
 		t.Error(diff)
 	}
-	if len(r.Programs) != 2 || len(r.Sessions) != 1 || len(r.Tables) != 4 || len(r.Groups) != 1 || len(r.Events) != 2 {
+	if len(r.Programs) != 2 || len(r.Sessions) != 2 || len(r.Tables) != 5 || len(r.Groups) != 1 || len(r.Events) != 2 {
 		t.Errorf("it has %+v", r)
 	}
 	programs := get[api.Programs](l, "/v1/programs").Items
@@ -119,6 +119,48 @@ func TestChangeSession(t *testing.T) {
 		t.Error("next hops of before the change are followed")
 	}
 	do[any](l, "DELETE", at, nil)
+}
+
+// What a session counts and may spend is given when it is opened, shown, and set; it has two rows in one table.
+func TestSessionState(t *testing.T) {
+	l := start(t)
+	flow := fields("left", "198.51.100.7:5000", "right", "203.0.113.1:7000", "packets", 3, "volume", 100, "pace",
+		fields("per_second", 10, "burst", 4), "shares", []any{5, 6})
+	s := do[api.Session](l, "POST", "/v1/sessions/flow", flow)
+	at := "/v1/sessions/flow/" + s.ID
+	check := func(s api.Session, packets, limit, burst, share string) {
+		t.Helper()
+		got := words(s.Fields.Get("packets"), s.Fields.Get("volume").(map[string]any)["limit"],
+			s.Fields.Get("pace").(map[string]any)["burst"], s.Fields.Get("shares").([]any)[1].(map[string]any)["limit"])
+		if want := words(packets, limit, burst, share); got != want {
+			t.Errorf("it has %s, want %s", got, want)
+		}
+	}
+	check(s, "3", "100", "4", "6")
+	if len(s.Rows) != 2 || s.Rows[0].Table != "flows" || s.Rows[1].Table != "flows" {
+		t.Errorf("rows: %+v", s.Rows)
+	}
+	check(do[api.Session](l, "PATCH", at, fields("volume", 200, "shares", []any{5, 7})), "3", "200", "4", "7")
+	check(do[api.Session](l, "PATCH", at, fields("right", "203.0.113.1:7001", "packets", 9)), "9", "200", "4", "7")
+	check(get[api.Session](l, at), "9", "200", "4", "7")
+	for _, row := range get[api.Page[api.Row]](l, "/v1/tables/flows").Items {
+		if row.Session != s.ID || words(row.Value.Get("packets")) != "9" {
+			t.Errorf("row %+v", row)
+		}
+	}
+	l.refused("PATCH", at, fields("volume", -1), api.CodeValue, "volume", "integer")
+	l.refused("PATCH", at, fields("pace", 5), api.CodeValue, "pace", "per_second")
+	l.refused("POST", "/v1/sessions/flow", fields("left", "198.51.100.8:5000", "right", "203.0.113.1:7002", "pace",
+		fields("per_second", 10, "burst", 4), "shares", []any{5, 6}), api.CodeValue, "volume", "missing")
+	flow = fields("left", "203.0.113.1:7001", "right", "203.0.113.1:7002", "volume", 1, "pace",
+		fields("per_second", 10, "burst", 4), "shares", []any{5, 6})
+	if p := l.refused("POST", "/v1/sessions/flow", flow, api.CodeExists, "", "another session"); p.Other != s.ID {
+		t.Errorf("in the way is %q", p.Other)
+	}
+	do[any](l, "DELETE", at, nil)
+	if rows := get[api.Page[api.Row]](l, "/v1/tables/flows").Items; len(rows) > 0 {
+		t.Errorf("rows of a session that is closed: %+v", rows)
+	}
 }
 
 // A client that has to refresh its sessions in time is told which are over; without it they end by themselves.

@@ -3,6 +3,7 @@ package control
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -90,7 +91,7 @@ func (s *Server) session(one *runtime.Session, hops func(runtime.NextHop) api.Ne
 		}
 	}
 	for i, v := range one.Values() {
-		out.Fields = append(out.Fields, api.Named{Name: desc.Fields[i].Name, Value: api.Encode(v)})
+		out.Fields = append(out.Fields, api.Named{Name: desc.Fields[i].Name, Value: s.state(v)})
 	}
 	for i, c := range counts {
 		table := s.relay.Desc().Tables[desc.Rows[i].Table].Name
@@ -120,9 +121,10 @@ func (s *Server) openSession(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := whole(fields, values, func(abi.Member) bool { return true }); err != nil {
+	if err := whole(fields, values, func(m abi.Member) bool { return m.Kind != abi.KindCounter }); err != nil {
 		return nil, err
 	}
+	states := splitState(fields, values)
 	lifetime, err := lifetimeOf(r)
 	if err != nil {
 		return nil, err
@@ -134,6 +136,7 @@ func (s *Server) openSession(r *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	setStates(one, states)
 	out, err := s.session(one, s.hopView())
 	return created{out}, err
 }
@@ -175,17 +178,38 @@ func (s *Server) changeSession(r *http.Request) (any, error) {
 	if err := read(r, &given); err != nil {
 		return nil, err
 	}
-	values, err := api.DecodeMembers(api.FieldMembers(kind.Fields), given)
+	fields := api.FieldMembers(kind.Fields)
+	values, err := api.DecodeMembers(fields, given)
 	if err != nil {
 		return nil, err
 	}
+	states := splitState(fields, values)
 	s.patching.Lock()
-	err = one.Change(merge(one.Values(), values)...)
-	s.patching.Unlock()
-	if err != nil {
-		return nil, err
+	defer s.patching.Unlock()
+	if slices.ContainsFunc(values, func(v any) bool { return v != nil }) { // its packets don't miss the session for less
+		if err := one.Change(merge(one.Values(), values)...); err != nil {
+			return nil, err
+		}
 	}
+	setStates(one, states)
 	return s.session(one, s.hopView())
+}
+
+// splitState takes the values of counters, credits and buckets out of those of fields.
+func splitState(fields []abi.Member, values []any) (states []any) {
+	states = make([]any, len(values))
+	for i, m := range fields {
+		if m.Kind.IsState() {
+			states[i], values[i] = values[i], nil
+		}
+	}
+	return states
+}
+
+func setStates(s *runtime.Session, states []any) {
+	for i, v := range s.Values() {
+		setState(v, states[i])
+	}
 }
 
 // whole checks that a value is given for each member that needs one.

@@ -66,8 +66,20 @@ type sessionRow struct {
 
 func (x *session) text() string {
 	var rows []string
-	for _, r := range x.rows {
-		rows = append(rows, fmt.Sprintf("%s: {key: %s, value: %s}", label(r.t.name), list(r.key), list(r.value)))
+	for i, r := range x.rows {
+		var all []string
+		for _, same := range x.rows[i:] {
+			if same.t == r.t {
+				all = append(all, fmt.Sprintf("{key: %s, value: %s}", list(same.key), list(same.value)))
+			}
+		}
+		switch {
+		case slices.ContainsFunc(x.rows[:i], func(o *sessionRow) bool { return o.t == r.t }):
+		case len(all) > 1:
+			rows = append(rows, fmt.Sprintf("%s: [%s]", label(r.t.name), strings.Join(all, ", ")))
+		default:
+			rows = append(rows, fmt.Sprintf("%s: %s", label(r.t.name), all[0]))
+		}
 	}
 	return fmt.Sprintf("%s: {\n\tfields: %s\n\trows: {\n\t\t%s\n\t}\n%s}", label(x.name), members(x.fields),
 		strings.Join(rows, "\n\t\t"), x.more)
@@ -272,6 +284,43 @@ func (s *scope) newTable(want []typ) *table {
 	return t
 }
 
+// sessionState are counters, credits and buckets of a session, now and then. What is drawn otherwise stays the same.
+func (s *scope) sessionState(names *namer) (ms []member) {
+	switch n := len(s.sessions) + len(s.tables) + len(s.refs); {
+	case n%3 == 0:
+		ms = append(ms, member{names.next(), typ{kind: counterKind}})
+		fallthrough
+	case n%3 == 1:
+		t := typ{kind: []kind{creditKind, bucketKind}[n%2], levels: s.levels > 0 && n%5 < 2}
+		ms = append(ms, member{names.next(), t})
+	}
+	return ms
+}
+
+// anotherRow puts a second row of a session into the table of its first one, with a key of its own or of its fields in
+// another order.
+func (s *scope) anotherRow(x *session, key, value []member) {
+	if len(x.fields)%2 == 0 {
+		return
+	}
+	first := x.rows[0]
+	r := &sessionRow{t: first.t, value: first.value}
+	names := s.generator.namer()
+	for _, m := range x.fields {
+		names.used[m.name] = true
+	}
+	for _, m := range key {
+		same := slices.IndexFunc(value, func(o member) bool { return o.t == m.t })
+		if same >= 0 && !slices.Contains(r.key, value[same].name) && len(value) == 1 { // both directions
+			r.key, r.value = append(r.key, value[same].name), []string{m.name}
+			continue
+		}
+		m.name = names.next()
+		x.fields, r.key = append(x.fields, m), append(r.key, m.name)
+	}
+	x.rows = append(x.rows, r)
+}
+
 // newSession declares a session one of whose rows has a key that can be made here, and returns that row's table.
 func (s *scope) newSession(want []typ) *table {
 	names := s.generator.namer()
@@ -291,6 +340,7 @@ func (s *scope) newSession(want []typ) *table {
 			value = append(value, member{names.next(), v})
 		}
 	}
+	value = append(value, s.sessionState(names)...)
 	x.fields = slices.Concat(key, value)
 	s.Shuffle(len(x.fields), func(i, j int) { x.fields[i], x.fields[j] = x.fields[j], x.fields[i] })
 	row := func(key, value []member) *table {
@@ -307,9 +357,12 @@ func (s *scope) newSession(want []typ) *table {
 		return t
 	}
 	t := row(key, value)
-	if len(value) > 0 && s.one(2) && !slices.ContainsFunc(value, func(m member) bool { return m.t.levels }) {
+	if len(value) > 0 && s.one(2) && !slices.ContainsFunc(value, func(m member) bool {
+		return m.t.levels || m.t.kind > endpointKind
+	}) {
 		row(value, key) // the way back
 	}
+	s.anotherRow(x, key, value)
 	x.more = fmt.Sprintf("\tsize: %d\n", pick(s.generator, []int{1, 8, 64, 500}))
 	if s.one(4) {
 		x.more += "\tlifetime: \"10m\"\n"

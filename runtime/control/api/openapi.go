@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,10 +89,12 @@ func (b *builder) paths() {
 
 func (b *builder) sessions(d *abi.Session) {
 	members := FieldMembers(d.Fields)
-	in := b.name("Fields_"+d.Name, b.object(members, d.Fields, input, allRequired))
-	out := b.name("Session_"+d.Name, b.of(reflect.TypeFor[Session](), fields{
-		"fields": b.name("Fields_"+d.Name, nil), "kind": enum(d.Name),
-	}))
+	in := b.name("Fields_"+d.Name, b.object(members, d.Fields, input, newRequired))
+	shown := b.name("Fields_"+d.Name, nil)
+	if slices.ContainsFunc(members, func(m abi.Member) bool { return m.Kind.IsState() }) {
+		shown = b.name("OpenFields_"+d.Name, b.object(members, d.Fields, output, allRequired))
+	}
+	out := b.name("Session_"+d.Name, b.of(reflect.TypeFor[Session](), fields{"fields": shown, "kind": enum(d.Name)}))
 	at := "/v1/sessions/" + d.Name
 	id := b.param("id", "path", pattern(`^[0-9]+-[0-9]+$`))
 	some := b.name("FieldValues_"+d.Name, b.object(members, d.Fields, input, noneRequired))
