@@ -638,7 +638,7 @@ static __always_inline void fr_use(__u32 slot, __u32 row, __u32 len, __u64 now)
 {
 	struct fr_usage *u = bpf_map_lookup_elem(&fr_usage, &slot);
 
-	if (likely(u)) {
+	if (likely(u && row < FR_USAGES)) {
 		u->last = now;
 		u->rows[row].packets++;
 		u->rows[row].bytes += len;
