@@ -56,7 +56,7 @@ programs: {
 			"ip_options":     "ipv4.ihl is not 5",
 			"fragment":       "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0",
 		},
-		{"udp_has_checksum": "udp.checksum is not 0: it may be partial, and its header is removed"},
+		{"udp_checksum": "udp: checksum is wrong"},
 	} {
 		got := map[string]string{}
 		for _, r := range plan.Programs[i].Reasons {

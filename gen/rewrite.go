@@ -25,6 +25,7 @@ type outHeader struct {
 	end   ir.Off
 	size  int  // bytes; -1: varies (kept, in its old place)
 	blank bool // all bytes are 0
+	whole wholeSum
 	pos   diag.Pos
 }
 
@@ -131,10 +132,10 @@ func (w *rewriter) pop(a *spec.Action) {
 		}
 		return // an optional header that isn't there
 	}
-	w.remove(in, a.Header.Pos)
+	w.remove(in, a.ZeroChecksum, a.Header.Pos)
 }
 
-func (w *rewriter) remove(in *layer, pos diag.Pos) {
+func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	if in.meta {
 		w.popTag = true
 		return
@@ -146,11 +147,7 @@ func (w *rewriter) remove(in *layer, pos diag.Pos) {
 	}
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
-			// A partial checksum would be written into what follows when its header is gone: only packets without one.
-			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value,
-				in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is removed",
-				pl.f.Name.Pos)
-			w.guard(bin(ir.Eq, pl.load, num(0)), has, pos)
+			w.verifyWhole(in, pl, zero, pos)
 		}
 	}
 	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
@@ -236,6 +233,9 @@ func (w *rewriter) push(a *spec.Action) {
 
 // pushed gives a field of a pushed header the value that the spec gives.
 func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
+	if f.Checksum != nil && w.chooses(o, f, as) {
+		return
+	}
 	v, ok := w.withEffects(as.Value)
 	if !ok {
 		return

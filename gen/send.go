@@ -16,7 +16,7 @@ import (
 func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	for _, in := range w.path {
 		if in.h.Metadata == "vlan" && (in.meta || w.header(in) != nil) {
-			w.remove(in, a.Pos)
+			w.remove(in, false, a.Pos)
 		}
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })

@@ -272,10 +272,21 @@ func (w *rewriter) tooLarge(hdrs []*outHeader, n, room int) {
 		WithRelated(largest.h.Name.Pos, "the largest one, %q, is declared here", largest.entry)
 }
 
+// ofPacket reports whether a value is read or computed from the packet.
+func ofPacket(x ir.Expr) bool {
+	for e := range ir.Exprs(x) {
+		switch e.(type) {
+		case *ir.Load, *ir.LoadBytes, *ir.VarRef, *ir.Meta, *ir.SumOK:
+			return true
+		}
+	}
+	return false
+}
+
 // cells returns what has to be written: all of the front, or what changes.
 func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool) {
 	var out []ir.Store
-	n := 0 // bytes
+	n, given := 0, 0 // bytes, and those of them that no register or stack has to hold: they come from elsewhere
 	for i, o := range w.hdrs {
 		full := full && i < kept
 		if full {
@@ -286,6 +297,9 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 			return nil, false
 		}
 		for _, p := range w.pieces(o) {
+			if o.old == nil && o.index < 0 && !ofPacket(p.now) {
+				given += p.size
+			}
 			moved := o.old != nil && p.off != p.was && i < kept
 			if i >= kept && p.changed && o.off.Base != o.old.off.Base && p.was.Base != o.old.off.Base {
 				w.fail(codeResize, p.pos, "header %q has a variable length and would have to move", o.entry)
@@ -316,7 +330,7 @@ func (w *rewriter) cells(full bool, kept int, hop *ir.HopRef) ([]ir.Store, bool)
 			out = append(out, c)
 		}
 	}
-	costs := n + sumCosts*max(len(w.computed), 3)
+	costs := n - given + sumCosts*max(len(w.computed), 3)
 	if hop != nil && hop.Row == nil {
 		costs += routeCosts
 	}

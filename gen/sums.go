@@ -57,18 +57,10 @@ func (o *outHeader) fieldOff(f *spec.Field) ir.Off {
 	return plus(o.off, bits/8)
 }
 
-// freshSum is the checksum of a header that is new. One that covers the payload would have to be computed from all of
-// it, so it is left out (0) where that is allowed.
+// freshSum is the checksum of a header that is new.
 func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	if f.Checksum.Covers != "header" {
-		if i > 0 && absentOver(f, w.hdrs[i-1].h) {
-			o.vals[f.Name.Value] = num(0)
-			return nil, true
-		}
-		w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
-			o.h.Name.Value).
-			WithRelated(f.Name.Pos, "the checksum is declared here").WithHint("UDP over IPv4 may go without a checksum")
-		return nil, false
+		return w.wholeSum(i, o, f, rw)
 	}
 	s := &ir.Sum{
 		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Optional: f.Checksum.Optional,

@@ -147,6 +147,9 @@ func (r *run) uint(e ir.Expr) uint64 {
 		if e.Size != nil {
 			n = int(r.uint(e.Size))
 		}
+		if e.Whole {
+			return truth(r.wholeOK(e, n))
+		}
 		return truth(sumIsRight(r.region(r.offset(e.Off), n, e.Len, "checksum")))
 	case *ir.Pick:
 		if r.bool(e.If) {

@@ -129,15 +129,21 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		}
 	}
 	r.end = oldFront + payload
+	partial := r.moved(w, oldFront, newFront)
 	for _, s := range w.Sums {
-		sum := r.sum(s)
+		var sum uint16
+		if s.Whole != nil { // what it covers has its other checksums already: those inside come first
+			sum = r.whole(s, data, partial)
+		} else {
+			sum = r.sum(s)
+		}
 		put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
 	}
 	if i := slices.Index(written[kept:newFront], false); i >= 0 {
 		r.fail("byte %d of the new front is not written", kept+i)
 	}
 	out.Data = data
-	out.Partial = r.moved(w, oldFront, newFront)
+	out.Partial = partial
 	out.Proto = 0 // what the kernel finds in the new frame
 	return out
 }

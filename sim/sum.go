@@ -63,6 +63,39 @@ func (r *run) region(at, n, limit int, what string) []byte {
 	return r.in[at : at+n]
 }
 
+// wholeOK reports whether the checksum over a datagram of n bytes is right.
+func (r *run) wholeOK(e *ir.SumOK, n int) bool {
+	at, pseudo := r.offset(e.Off), r.terms(e.Pseudo, "checksum")
+	if r.err != nil || at < 0 || n < 0 || at+n > len(r.in) {
+		r.fail("checksum: %d bytes at %d are summed in a frame of %d", n, at, len(r.in))
+		return false
+	}
+	return n <= ir.MaxWhole && sumAdd(pseudo, r.completed(r.in, at, at+n, r.packet.Partial)) == 0
+}
+
+// completed sums bytes of a packet up, of which a device may have to complete a checksum: those that it covers, and the
+// checksum with them, then add up to the complement of what its field holds.
+func (r *run) completed(data []byte, from, to int, p Partial) uint64 {
+	if r.relay.World.Infers || p == (Partial{}) || p.Start < from || p.Start >= to {
+		return sumBytes(data[from:to], false)
+	}
+	rest := sumNeg(bigEndian(data[p.Field : p.Field+2]))
+	if (p.Start-from)%2 != 0 {
+		rest = sumSwap(rest)
+	}
+	return sumAdd(sumBytes(data[from:p.Start], false), rest)
+}
+
+// whole computes a checksum over the packet that leaves.
+func (r *run) whole(s *ir.Sum, data []byte, p Partial) uint16 {
+	from := r.offset(*s.Whole)
+	if r.err != nil || from < 0 || len(data)-from > ir.MaxWhole || p.Start > 0 && p.Field+2 > len(data) {
+		r.fail("%s: a sum over bytes %d to %d", s.Name, from, len(data))
+		return 0
+	}
+	return r.written(s, sumNeg(sumAdd(r.terms(s.NewPseudo, s.Name), r.completed(data, from, len(data), p))))
+}
+
 // sum computes a checksum of the packet that leaves.
 func (r *run) sum(s *ir.Sum) uint16 {
 	if r.partial(s) {
@@ -90,6 +123,9 @@ func (r *run) partial(s *ir.Sum) bool {
 // have the kernel finish it.
 func (r *run) stuck(w *ir.Rewrite) bool {
 	return w != nil && r.relay.World.Infers && slices.ContainsFunc(w.Sums, func(s *ir.Sum) bool {
+		if s.Whole != nil {
+			return true
+		}
 		if !s.Offloaded || s.Fresh || r.offset(s.New)&1 == 0 {
 			return false
 		}

@@ -182,7 +182,13 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 		l.notEmpty(arg, n, len(a.Set))
 	case ActPush:
 		l.push(a, arg)
-	case ActPop, ActBlank:
+	case ActPop:
+		if arg.IncompleteKind() == cue.StructKind {
+			a.ZeroChecksum = l.bool(get(arg, "zero_checksum"))
+			arg = get(arg, "header")
+		}
+		a.Header = l.name(arg, "header")
+	case ActBlank:
 		a.Header = l.name(arg, "header")
 	case ActLearn:
 		table, row, ok := l.only(arg, "learn")

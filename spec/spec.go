@@ -393,6 +393,8 @@ type Action struct {
 	Header Name  // push, pop, blank
 	Before *Name // push: the stack entry in front of which the header goes; nil: after the last header
 
+	ZeroChecksum bool `member:"zero_checksum,own"` // pop: 0 is accepted where a checksum has to be
+
 	From *Expr `member:"from"` // send
 	To   *Expr `member:"to"`
 	Via  *Expr `member:"via"`

@@ -339,6 +339,9 @@ func (f *function) gather(o ir.Off, n int, little bool) string {
 // sum renders whether the sum of a place in the packet is that of bytes with their checksum.
 func (f *function) sum(e *ir.SumOK) string {
 	s := ""
+	if e.Whole {
+		return f.wholeSum(e)
+	}
 	if e.Size != nil {
 		return fmt.Sprintf("fr_sum_ok(%s(skb, %s, %s))", f.sumOf(e.Len), f.offset(e.Off), f.expr(e.Size))
 	}

@@ -179,6 +179,10 @@ func (w *writer) checksums() {
 
 func (w *writer) checksum(s *sum) {
 	w.sums = append(w.sums, s)
+	if s.Whole != nil {
+		w.whole(s)
+		return
+	}
 	value := s.value()
 	w.line("")
 	w.line("/* %s */", comment(s.Name))
@@ -335,6 +339,9 @@ func (w *writer) partial() {
 // stored is what goes into a checksum's field. Where the kernel says that it is pending, that is the new
 // pseudo-header's sum; where it doesn't say, the kernel finishes it.
 func (s *sum) stored() string {
+	if s.Whole != nil {
+		return "0"
+	}
 	if !s.Offloaded || s.Fresh {
 		return s.name("")
 	}

@@ -154,10 +154,15 @@ func awaitReason(t *testing.T, what string, p *runtime.Program, before map[strin
 // loadRelay loads a relay by the runtime, on a host.
 func loadRelay(t *testing.T, u *unit, host *testnet.Host) *runtime.Relay {
 	t.Helper()
+	return loadRelayWith(t, u, host, nil)
+}
+
+func loadRelayWith(t *testing.T, u *unit, host *testnet.Host, settings map[string]any) *runtime.Relay {
+	t.Helper()
 	desc := glue.Desc(u.plan)
 	var relay *runtime.Relay
 	err := host.Do(func() (err error) {
-		relay, err = runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute})
+		relay, err = runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute, Settings: settings})
 		return err
 	})
 	if err != nil {

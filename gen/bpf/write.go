@@ -363,6 +363,7 @@ func (w *writer) front(direct string) {
 			w.finish(s)
 		}
 	}
+	w.wholes()
 	switch {
 	case len(places) == 1:
 		w.line("fr_complete_end(skb, csum, %s);", places[0])

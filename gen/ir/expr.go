@@ -230,11 +230,19 @@ func (e *ByteAt) parts(v *visitor) { v.exprs(e.X) }
 
 // SumOK holds where the internet checksum over Len bytes of the packet that came, from Off on, is right (the sum is
 // FFFF). With Size it is over so many, at most Len.
+//
+// With Whole it is over a datagram: Pseudo counts as well, and what a device has yet to complete inside of it counts as
+// completed. It doesn't hold for more than MaxWhole bytes.
 type SumOK struct {
-	Off  Off
-	Len  int
-	Size Expr // nil: Len
+	Off    Off
+	Len    int
+	Size   Expr // nil: Len
+	Whole  bool
+	Pseudo []Term
 }
+
+// MaxWhole is how many bytes of a packet are summed up at most.
+const MaxWhole = 16384
 
 // Type implements Expr.
 func (e *SumOK) Type() Type { return BoolType }
@@ -246,6 +254,9 @@ func (e *SumOK) parts(v *visitor) {
 	}
 	v.bounds(e.Off)
 	v.exprs(e.Size)
+	for _, t := range e.Pseudo {
+		v.term(t)
+	}
 }
 
 // Pick is Then where If holds, else Else: integers, conditions, or byte strings of one type. Only the one that is

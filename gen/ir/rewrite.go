@@ -75,12 +75,19 @@ func (w *Rewrite) parts(v *visitor) {
 		v.bytes(s.New, 2)
 		v.bounds(s.TailEnd)
 		v.exprs(s.TailOdd, s.Swap)
-		for t := range s.Terms() {
-			v.exprs(t.Value, t.Len, t.OddIf)
-			if t.Region {
-				v.bytes(t.At, t.Max)
-			}
+		if s.Whole != nil {
+			v.bounds(*s.Whole)
 		}
+		for t := range s.Terms() {
+			v.term(t)
+		}
+	}
+}
+
+func (v *visitor) term(t Term) {
+	v.exprs(t.Value, t.Len, t.OddIf)
+	if t.Region {
+		v.bytes(t.At, t.Max)
 	}
 }
 
@@ -127,6 +134,10 @@ type Sum struct {
 	Old      Off    // the field in the packet that came; Fresh: not used
 	New      Off    // the field in the packet that leaves
 	Fresh    bool   // the header is new: new = ~(New + NewPseudo)
+	// Fresh: it covers all of the packet that leaves from here on, at most MaxWhole bytes; what a device has yet to
+	// complete counts as completed. Where the kernel doesn't say what that is, the packet passes to the stack
+	// (Forward.NoRoom). NewTerms are empty
+	Whole *Off
 	Absent   bool   // an old value of 0 means "no checksum" and stays
 	Optional bool
 	// may be partial. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to

@@ -67,6 +67,9 @@ func expr(e ir.Expr) string {
 	case *ir.ByteAt:
 		return fmt.Sprintf("%s[%d]", operand(e.X), e.Index)
 	case *ir.SumOK:
+		if e.Whole {
+			return fmt.Sprintf("sum_ok[%s +%s, pseudo %s]", offset(e.Off), operand(e.Size), summands(e.Pseudo))
+		}
 		if e.Size != nil {
 			return fmt.Sprintf("sum_ok[%s +%s]", offset(e.Off), operand(e.Size))
 		}

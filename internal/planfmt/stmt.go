@@ -198,7 +198,9 @@ func (w *writer) cell(c ir.Store) {
 
 func (w *writer) sum(s *ir.Sum) {
 	text := "checksum " + s.Name
-	if s.Fresh {
+	if s.Whole != nil {
+		text += fmt.Sprintf(" at %s, over all from %s on", offset(s.New), offset(*s.Whole))
+	} else if s.Fresh {
 		text += fmt.Sprintf(" at %s, fresh", offset(s.New))
 	} else {
 		text += fmt.Sprintf(" %s -> %s", offset(s.Old), offset(s.New))
@@ -231,9 +233,12 @@ func (w *writer) sum(s *ir.Sum) {
 }
 
 func (w *writer) terms(what string, terms []ir.Term) {
-	if len(terms) == 0 {
-		return
+	if len(terms) > 0 {
+		w.line(none, "%s: %s", what, summands(terms))
 	}
+}
+
+func summands(terms []ir.Term) string {
 	var out []string
 	for _, t := range terms {
 		text := ""
@@ -252,7 +257,7 @@ func (w *writer) terms(what string, terms []ir.Term) {
 		}
 		out = append(out, text)
 	}
-	w.line(none, "%s: %s", what, strings.Join(out, ", "))
+	return strings.Join(out, ", ")
 }
 
 // members writes the members of a key or a value: {client.addr: …, client.port: …}.

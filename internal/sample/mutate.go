@@ -23,7 +23,7 @@ func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 	if len(f.Spans) == 0 {
 		return p
 	}
-	if g.Does(spec.ActPop) && g.One(2) { // a checksum that covers what follows goes only where there is none
+	if g.Does(spec.ActPop) && g.One(3) { // of a header that goes, a checksum is verified, unless there is none
 		for _, sp := range f.Spans {
 			for _, pl := range sp.Places {
 				if c := pl.Field.Checksum; c != nil && c.Optional && len(c.Absent) > 0 {

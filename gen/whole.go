@@ -1,0 +1,118 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass is about checksums of transport headers that are put in or taken out: from nothing follows what the bytes
+// after such a header add up to, so all of them are summed up. Those from the first byte on that a partial checksum
+// covers add up, when it is completed, to the complement of what its field holds (local checksum offload).
+
+// wholeSum is what a spec says about the checksum of a header that is put in.
+type wholeSum int
+
+const (
+	sumByDefault wholeSum = iota
+	sumNone
+	sumComputed
+)
+
+// computedName stands for the checksum of a header that is put in.
+const computedName = "computed"
+
+// chooses reads what a push says about a checksum that may be absent: 0, or computed. It returns false for anything else.
+func (w *rewriter) chooses(o *outHeader, f *spec.Field, as *spec.Assign) bool {
+	if !f.Checksum.Optional || f.Checksum.Covers == "header" {
+		return false
+	}
+	switch e := as.Value; {
+	case e.Op == spec.OpInt && e.Int == 0:
+		o.whole = sumNone
+	case e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == computedName:
+		o.whole = sumComputed
+	default:
+		return false
+	}
+	return true
+}
+
+// wholeSum is the checksum of a header that is put in, over all that follows it; nil: it is left out.
+func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
+	k := f.Checksum
+	if o.whole == sumNone || o.whole == sumByDefault && i > 0 && absentOver(f, w.hdrs[i-1].h) {
+		o.vals[f.Name.Value] = num(0)
+		return nil, true
+	}
+	if !k.Optional || w.each != nil {
+		w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
+			o.h.Name.Value).
+			WithRelated(f.Name.Pos, "the checksum is declared here").WithHint("UDP over IPv4 may go without a checksum")
+		return nil, false
+	}
+	for _, c := range w.hdrs[:i] {
+		if g := sumOver(c.h); g != nil && c.old != nil {
+			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum is computed last, and the one of %q "+
+				"covers it", o.h.Name.Value, c.entry).
+				WithRelated(g.Name.Pos, "the checksum in front is declared here").
+				WithHint("a header without a checksum can be pushed: checksum: 0")
+			return nil, false
+		}
+	}
+	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
+	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), w.went("too_big", "too large to compute a checksum over it", o.pos), o.pos)
+	whole := o.off
+	s := &ir.Sum{
+		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Whole: &whole, Optional: true,
+		Pos: f.Name.Pos,
+	}
+	for _, e := range k.Pseudo {
+		t, ok := w.pseudoNow(e, i, o, rw)
+		if !ok {
+			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
+				"it has", o.h.Name.Value).
+				WithRelated(f.Name.Pos, "the checksum is declared here")
+			return nil, false
+		}
+		s.NewPseudo = append(s.NewPseudo, t)
+	}
+	return s, true
+}
+
+// sumOver is the checksum of a header that covers what follows it, or nil.
+func sumOver(h *spec.Header) *spec.Field {
+	i := slices.IndexFunc(h.Fields, func(f *spec.Field) bool {
+		return f.Checksum != nil && f.Checksum.Covers != "header"
+	})
+	if i < 0 {
+		return nil
+	}
+	return h.Fields[i]
+}
+
+// verifyWhole makes sure of the checksum of a header that is taken out: whoever gets what is inside can't any more.
+func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, zero bool, pos diag.Pos) {
+	right := &ir.SumOK{Off: in.off, Len: ir.MaxWhole, Size: bin(ir.Sub, in.inner, offExpr(in.off)), Whole: true}
+	inside := &scope{program: w.program, path: w.upTo(in), self: in}
+	for _, e := range pl.f.Checksum.Pseudo {
+		v, ok := inside.value(e)
+		if !ok {
+			return
+		}
+		right.Pseudo = append(right.Pseudo, pseudoTerm(v))
+	}
+	var cond ir.Expr = right
+	if k := pl.f.Checksum; k.Optional {
+		none := bin(ir.Eq, pl.load, num(0))
+		i := slices.Index(w.path, in)
+		if zero || i > 0 && absentOver(pl.f, w.path[i-1].h) {
+			cond = or(none, right)
+		} else {
+			cond = and(not(none), right)
+		}
+	}
+	w.guard(cond, w.wrongSum(in.h, pl.f), pos)
+}
