@@ -1,6 +1,6 @@
 // The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay
 // across namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy
-// costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. Variants alternate
+// costs, beside bare clones and a user-space relay. The QUIC proxy, beside itself in user space. A tunnel, beside the kernel's own device. Variants alternate
 // within one run, and the report gives medians and ratios: absolute figures don't carry over to other machines or runs.
 package main
 
@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/bench/quicproxy"
+	"github.com/fastrelay/fastrelay-gen/bench/tunnel"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -42,6 +43,7 @@ type Report struct {
 	FanOut  *FanOut      `json:"fanout,omitempty"`
 
 	QUICProxy []quicproxy.Comparison `json:"quicproxy,omitempty"`
+	Tunnel    []tunnel.Comparison    `json:"tunnel,omitempty"`
 }
 
 // FanOut is the part of a report about one-to-many relays.
@@ -53,7 +55,7 @@ type FanOut struct {
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
 	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across "+
-		"namespaces), fanout (one to many) or quicproxy (QUIC packets of encrypted connections)")
+		"namespaces), fanout (one to many), quicproxy (QUIC packets of encrypted connections) or tunnel (VXLAN)")
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
@@ -98,6 +100,12 @@ func run() error {
 			return err
 		}
 		quicproxy.Print(os.Stdout, report.QUICProxy)
+	}
+	if runs("tunnel") {
+		if report.Tunnel, err = tunnel.Measure(*rounds, os.Stderr); err != nil {
+			return err
+		}
+		tunnel.Print(os.Stdout, report.Tunnel)
 	}
 	if *out == "" {
 		return nil

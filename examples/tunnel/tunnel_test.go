@@ -52,6 +52,9 @@ func TestThrough(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+				if err := l.PeerDev.SetTxChecksum(left.sums); err != nil {
+					t.Fatal(err)
+				}
 				// What leaves the relay has complete checksums.
 				if err := errors.Join(l.RelayIn.SetTxChecksum(false), l.RelayOut.SetTxChecksum(false)); err != nil {
 					t.Fatal(err)
@@ -64,25 +67,28 @@ func TestThrough(t *testing.T) {
 					}
 				}
 				for _, family := range o.Families() {
-					if err := errors.Join(l.Ping(family, 100), l.UDP(family, 1001), l.TCP(family, 400_000)); err != nil {
+					if err := errors.Join(l.Ping(family, 100), l.UDP(family, 1001), l.TCP(family, 150_000)); err != nil {
 						t.Errorf("IPv%d: %v", family, err)
 					}
 				}
 				least := uint64(4)
 				if !left.segments {
-					least = 500
+					least = 100
 				}
 				for _, p := range []*runtime.Program{g.In(o.Kind), g.Out(o.Kind)} {
 					if n, err := p.Count("sent"); err != nil || n.Packets < least {
 						t.Error(p.Name(), "has sent", n, err)
 					}
 				}
-				for _, c := range captures {
+				for i, c := range captures {
 					frames, err := c.Stop()
 					if err != nil {
 						t.Fatal(err)
 					}
 					came := slices.DeleteFunc(frames, func(f testnet.Frame) bool { return f.Outgoing })
+					if i == 1 && o.Outside == 6 && !o.Sums { // tshark doesn't know that this tunnel goes without
+						came = inner(t, came)
+					}
 					if err := testnet.CheckTshark(came); err != nil {
 						t.Error(err)
 					}
@@ -92,8 +98,29 @@ func TestThrough(t *testing.T) {
 	}
 }
 
+// inner returns the frames inside of those that are in a VXLAN tunnel over IPv6 without a checksum.
+func inner(t *testing.T, frames []testnet.Frame) (list []testnet.Frame) {
+	t.Helper()
+	for _, f := range frames {
+		if udp, payload, ok := f.UDP(); ok && udp.DstPort == 4789 {
+			if udp.Checksum != 0 {
+				t.Fatalf("there is a checksum: %#x", udp.Checksum)
+			}
+			f.Data = f.Data[len(f.Data)-len(payload)+8:]
+			list = append(list, f)
+		}
+	}
+	if len(list) == 0 {
+		t.Fatal("nothing came")
+	}
+	return list
+}
+
 // tunnels are those to the kernel's own devices that any kernel of a server has.
-var tunnels = []lab.Options{{Kind: gateway.VXLAN, Outside: 4}}
+var tunnels = []lab.Options{
+	{Kind: gateway.VXLAN, Outside: 4}, {Kind: gateway.VXLAN, Outside: 4, Sums: true},
+	{Kind: gateway.VXLAN, Outside: 6}, {Kind: gateway.VXLAN, Outside: 6, Sums: true},
+}
 
 // The command reads tunnels.
 func TestWords(t *testing.T) {

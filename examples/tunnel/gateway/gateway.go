@@ -123,7 +123,7 @@ func (g *Gateway) Add(t Tunnel) error {
 		own, mac = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6)
 	}
 	key := tunnelrelay.PeersKey{Remote: t.Remote, Local: t.Local, Kind: uint8(t.Kind), VNI: t.VNI}
-	err := g.relay.Peers.Put(key, tunnelrelay.PeersRow{Own: own})
+	err := g.relay.Peers.Put(key, tunnelrelay.PeersRow{Own: own, Zero: !t.Sums})
 	for _, dst := range t.Networks {
 		if err == nil {
 			err = g.relay.Networks.Put(dst, tunnelrelay.NetworksRow{

@@ -158,17 +158,18 @@ const (
 	VxlanOutPartialChecksum    // a partial checksum in a header that the stack doesn't name
 	VxlanOutNoMemory           // the kernel has no memory to change the packet
 	VxlanOutFault              // dropped: the kernel failed after the first change
-	VxlanOutTooBig             // larger than the MTU towards the destination
-	VxlanOutNoRoute            // no route to the destination
-	VxlanOutLocal              // the destination is this host
-	VxlanOutUnreachable        // the route's type is unreachable
-	VxlanOutBlackhole          // the route's type is blackhole
-	VxlanOutProhibit           // the route's type is prohibit
-	VxlanOutNoRule             // no rule applies
-	VxlanOutIPv6Version        // ipv6.version is not 6
-	VxlanOutMappedAddress      // an IPv4-mapped address in an IPv6 header
-	VxlanOutIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	VxlanOutNotInner           // no inner header here
+	// larger than the MTU towards the destination; or: too large to compute a checksum over it
+	VxlanOutTooBig
+	VxlanOutNoRoute           // no route to the destination
+	VxlanOutLocal             // the destination is this host
+	VxlanOutUnreachable       // the route's type is unreachable
+	VxlanOutBlackhole         // the route's type is blackhole
+	VxlanOutProhibit          // the route's type is prohibit
+	VxlanOutNoRule            // no rule applies
+	VxlanOutIPv6Version       // ipv6.version is not 6
+	VxlanOutMappedAddress     // an IPv4-mapped address in an IPv6 header
+	VxlanOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	VxlanOutNotInner          // no inner header here
 )
 
 // Desc says what the reason means.
@@ -210,15 +211,16 @@ const (
 	GeneveOutMulticast // a multicast or broadcast destination
 	// a destination that no other host has: unspecified or loopback
 	GeneveOutMartianDestination
-	GeneveOutNoNetworks        // no row in networks
-	GeneveOutChanging          // user space changed rows at each attempt to read one
-	GeneveOutNoMatch           // the program's match or condition isn't true
-	GeneveOutAddressFamily     // an address of the other IP version
-	GeneveOutGSOPacket         // a GSO packet: several datagrams in one buffer
-	GeneveOutPartialChecksum   // a partial checksum in a header that the stack doesn't name
-	GeneveOutNoMemory          // the kernel has no memory to change the packet
-	GeneveOutFault             // dropped: the kernel failed after the first change
-	GeneveOutTooBig            // larger than the MTU towards the destination
+	GeneveOutNoNetworks      // no row in networks
+	GeneveOutChanging        // user space changed rows at each attempt to read one
+	GeneveOutNoMatch         // the program's match or condition isn't true
+	GeneveOutAddressFamily   // an address of the other IP version
+	GeneveOutGSOPacket       // a GSO packet: several datagrams in one buffer
+	GeneveOutPartialChecksum // a partial checksum in a header that the stack doesn't name
+	GeneveOutNoMemory        // the kernel has no memory to change the packet
+	GeneveOutFault           // dropped: the kernel failed after the first change
+	// larger than the MTU towards the destination; or: too large to compute a checksum over it
+	GeneveOutTooBig
 	GeneveOutNoRoute           // no route to the destination
 	GeneveOutLocal             // the destination is this host
 	GeneveOutUnreachable       // the route's type is unreachable
@@ -336,17 +338,18 @@ const (
 	FouOutPartialChecksum    // a partial checksum in a header that the stack doesn't name
 	FouOutNoMemory           // the kernel has no memory to change the packet
 	FouOutFault              // dropped: the kernel failed after the first change
-	FouOutTooBig             // larger than the MTU towards the destination
-	FouOutNoRoute            // no route to the destination
-	FouOutLocal              // the destination is this host
-	FouOutUnreachable        // the route's type is unreachable
-	FouOutBlackhole          // the route's type is blackhole
-	FouOutProhibit           // the route's type is prohibit
-	FouOutNoRule             // no rule applies
-	FouOutIPv6Version        // ipv6.version is not 6
-	FouOutMappedAddress      // an IPv4-mapped address in an IPv6 header
-	FouOutIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	FouOutNotInner           // no inner header here
+	// larger than the MTU towards the destination; or: too large to compute a checksum over it
+	FouOutTooBig
+	FouOutNoRoute           // no route to the destination
+	FouOutLocal             // the destination is this host
+	FouOutUnreachable       // the route's type is unreachable
+	FouOutBlackhole         // the route's type is blackhole
+	FouOutProhibit          // the route's type is prohibit
+	FouOutNoRule            // no rule applies
+	FouOutIPv6Version       // ipv6.version is not 6
+	FouOutMappedAddress     // an IPv4-mapped address in an IPv6 header
+	FouOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	FouOutNotInner          // no inner header here
 )
 
 // Desc says what the reason means.
@@ -404,24 +407,23 @@ const (
 	VxlanInChanging           // user space changed rows at each attempt to read one
 	VxlanInNoMatch            // the program's match or condition isn't true
 	VxlanInDropEcn            // dropped, as the spec says
-	// udp.checksum is not 0: it may be partial, and its header is removed
-	VxlanInUDPHasChecksum
-	VxlanInPartialChecksum   // a partial checksum in a header that the stack doesn't name
-	VxlanInNoMemory          // the kernel has no memory to change the packet
-	VxlanInFault             // dropped: the kernel failed after the first change
-	VxlanInHopLimit          // the hop limit is used up
-	VxlanInTooBig            // larger than the MTU towards the destination
-	VxlanInNoRoute           // no route to the destination
-	VxlanInLocal             // the destination is this host
-	VxlanInUnreachable       // the route's type is unreachable
-	VxlanInBlackhole         // the route's type is blackhole
-	VxlanInProhibit          // the route's type is prohibit
-	VxlanInNoRule            // no rule applies
-	VxlanInIPv6Version       // ipv6.version is not 6
-	VxlanInMappedAddress     // an IPv4-mapped address in an IPv6 header
-	VxlanInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
-	VxlanInNotInner          // no inner header here
-	VxlanInNotOuter          // no outer header here
+	VxlanInUDPChecksum        // udp: checksum is wrong
+	VxlanInPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	VxlanInNoMemory           // the kernel has no memory to change the packet
+	VxlanInFault              // dropped: the kernel failed after the first change
+	VxlanInHopLimit           // the hop limit is used up
+	VxlanInTooBig             // larger than the MTU towards the destination
+	VxlanInNoRoute            // no route to the destination
+	VxlanInLocal              // the destination is this host
+	VxlanInUnreachable        // the route's type is unreachable
+	VxlanInBlackhole          // the route's type is blackhole
+	VxlanInProhibit           // the route's type is prohibit
+	VxlanInNoRule             // no rule applies
+	VxlanInIPv6Version        // ipv6.version is not 6
+	VxlanInMappedAddress      // an IPv4-mapped address in an IPv6 header
+	VxlanInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	VxlanInNotInner           // no inner header here
+	VxlanInNotOuter           // no outer header here
 )
 
 // Desc says what the reason means.
@@ -483,24 +485,23 @@ const (
 	GeneveInChanging           // user space changed rows at each attempt to read one
 	GeneveInNoMatch            // the program's match or condition isn't true
 	GeneveInDropEcn            // dropped, as the spec says
-	// udp.checksum is not 0: it may be partial, and its header is removed
-	GeneveInUDPHasChecksum
-	GeneveInPartialChecksum   // a partial checksum in a header that the stack doesn't name
-	GeneveInNoMemory          // the kernel has no memory to change the packet
-	GeneveInFault             // dropped: the kernel failed after the first change
-	GeneveInHopLimit          // the hop limit is used up
-	GeneveInTooBig            // larger than the MTU towards the destination
-	GeneveInNoRoute           // no route to the destination
-	GeneveInLocal             // the destination is this host
-	GeneveInUnreachable       // the route's type is unreachable
-	GeneveInBlackhole         // the route's type is blackhole
-	GeneveInProhibit          // the route's type is prohibit
-	GeneveInNoRule            // no rule applies
-	GeneveInIPv6Version       // ipv6.version is not 6
-	GeneveInMappedAddress     // an IPv4-mapped address in an IPv6 header
-	GeneveInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
-	GeneveInNotInner          // no inner header here
-	GeneveInNotOuter          // no outer header here
+	GeneveInUDPChecksum        // udp: checksum is wrong
+	GeneveInPartialChecksum    // a partial checksum in a header that the stack doesn't name
+	GeneveInNoMemory           // the kernel has no memory to change the packet
+	GeneveInFault              // dropped: the kernel failed after the first change
+	GeneveInHopLimit           // the hop limit is used up
+	GeneveInTooBig             // larger than the MTU towards the destination
+	GeneveInNoRoute            // no route to the destination
+	GeneveInLocal              // the destination is this host
+	GeneveInUnreachable        // the route's type is unreachable
+	GeneveInBlackhole          // the route's type is blackhole
+	GeneveInProhibit           // the route's type is prohibit
+	GeneveInNoRule             // no rule applies
+	GeneveInIPv6Version        // ipv6.version is not 6
+	GeneveInMappedAddress      // an IPv4-mapped address in an IPv6 header
+	GeneveInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
+	GeneveInNotInner           // no inner header here
+	GeneveInNotOuter           // no outer header here
 )
 
 // Desc says what the reason means.
@@ -616,11 +617,11 @@ const (
 	FouInIPv4AnyOptions     // ipv4_any.options is longer than the spec allows
 	FouInIPv4AnyTotalLength // ipv4_any.total_length disagrees with the packet
 	FouInIPv4AnyChecksum    // ipv4_any: checksum is wrong
-	FouInNoMatch            // the program's match or condition isn't true
 	FouInNoPeers            // no row in peers
 	FouInChanging           // user space changed rows at each attempt to read one
+	FouInNoMatch            // the program's match or condition isn't true
 	FouInDropEcn            // dropped, as the spec says
-	FouInUDPHasChecksum     // udp.checksum is not 0: it may be partial, and its header is removed
+	FouInUDPChecksum        // udp: checksum is wrong
 	FouInPartialChecksum    // a partial checksum in a header that the stack doesn't name
 	FouInNoMemory           // the kernel has no memory to change the packet
 	FouInFault              // dropped: the kernel failed after the first change
@@ -749,6 +750,7 @@ type PeersKey struct {
 // PeersRow is a value of peers.
 type PeersRow struct {
 	Own     net.HardwareAddr
+	Zero    bool
 	Packets *runtime.Counter
 }
 
@@ -759,14 +761,15 @@ func (t *PeersTable) key(key PeersKey) []any {
 func (t *PeersTable) row(v []any) PeersRow {
 	return PeersRow{
 		Own:     v[0].(net.HardwareAddr),
-		Packets: v[1].(*runtime.Counter),
+		Zero:    v[1].(bool),
+		Packets: v[2].(*runtime.Counter),
 	}
 }
 
 // Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
 // ones. Errors: *runtime.ValueError, *runtime.FullError.
 func (t *PeersTable) Put(key PeersKey, row PeersRow) error {
-	return t.t.Put(t.key(key), []any{row.Own, row.Packets})
+	return t.t.Put(t.key(key), []any{row.Own, row.Zero, row.Packets})
 }
 
 // Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
@@ -914,6 +917,7 @@ var desc = abi.Desc{
 			{Name: "vni", Kind: abi.KindUint, Bits: 24, Size: 4, Off: 36},
 		}, KeySize: 40, Value: []abi.Member{
 			{Name: "own", Kind: abi.KindMAC, Size: 6},
+			{Name: "zero", Kind: abi.KindBool, Bits: 1, Size: 1, Off: 6},
 			{Name: "packets", Kind: abi.KindCounter, Size: 4, Off: 8},
 		}, ValueSize: 16},
 		{Name: "own", Kind: abi.TableHash, Size: 256, Key: []abi.Member{
@@ -954,7 +958,8 @@ var desc = abi.Desc{
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "too_big", Kind: abi.ReasonPunted,
+				Doc: "larger than the MTU towards the destination; or: too large to compute a checksum over it"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
@@ -998,7 +1003,8 @@ var desc = abi.Desc{
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "too_big", Kind: abi.ReasonPunted,
+				Doc: "larger than the MTU towards the destination; or: too large to compute a checksum over it"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
@@ -1086,7 +1092,8 @@ var desc = abi.Desc{
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
+			{Name: "too_big", Kind: abi.ReasonPunted,
+				Doc: "larger than the MTU towards the destination; or: too large to compute a checksum over it"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
@@ -1138,8 +1145,7 @@ var desc = abi.Desc{
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
-			{Name: "udp_has_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is not 0: it may be partial, and its header is removed"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp: checksum is wrong"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
@@ -1202,8 +1208,7 @@ var desc = abi.Desc{
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
-			{Name: "udp_has_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is not 0: it may be partial, and its header is removed"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp: checksum is wrong"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
@@ -1305,12 +1310,11 @@ var desc = abi.Desc{
 			{Name: "ipv4_any_total_length", Kind: abi.ReasonPunted,
 				Doc: "ipv4_any.total_length disagrees with the packet"},
 			{Name: "ipv4_any_checksum", Kind: abi.ReasonPunted, Doc: "ipv4_any: checksum is wrong"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_peers", Kind: abi.ReasonPunted, Doc: "no row in peers"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "ecn", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
-			{Name: "udp_has_checksum", Kind: abi.ReasonPunted,
-				Doc: "udp.checksum is not 0: it may be partial, and its header is removed"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp: checksum is wrong"},
 			{Name: "partial_checksum", Kind: abi.ReasonPunted,
 				Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},

@@ -20,11 +20,14 @@ const tunnelDir = "examples/tunnel"
 // checkTunnels has packets go through tunnels, of which the relay is one end and the kernel's own device the other, in
 // both directions.
 func checkTunnels(rep *reporter, dir string) {
-	list := []lab.Options{{Kind: gateway.VXLAN, Outside: 4}}
+	list := []lab.Options{{Kind: gateway.VXLAN, Outside: 4}, {Kind: gateway.VXLAN, Outside: 6, Sums: true}}
 	if _, err := os.Stat(testkernel.GuestModules); err == nil { // this machine's kernel may have no other devices
-		list = append(list, lab.Options{Kind: gateway.GENEVE, Outside: 4},
+		list = append(list,
+			lab.Options{Kind: gateway.GENEVE, Outside: 4}, lab.Options{Kind: gateway.GENEVE, Outside: 6},
 			lab.Options{Kind: gateway.IPIP, Outside: 4}, lab.Options{Kind: gateway.IPIP, Outside: 6},
-			lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 4}, lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 6})
+			lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 4}, lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 6},
+			lab.Options{Kind: gateway.FOU, Outside: 6, Inside: 4, Sums: true},
+			lab.Options{Kind: gateway.FOU, Outside: 6, Inside: 6, Sums: true})
 	}
 	for _, o := range list {
 		o.Alone = true

@@ -1,0 +1,252 @@
+// Package tunnel measures one end of a VXLAN tunnel: the relay of examples/tunnel, beside the kernel's own device.
+package tunnel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"text/tabwriter"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
+	"github.com/fastrelay/fastrelay-gen/examples/tunnel/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
+)
+
+// Comparison is what relay and device did with one kind of packets.
+type Comparison struct {
+	Traffic string  `json:"traffic"`
+	Unit    string  `json:"unit"` // ns: of the gateway's processor, a packet; Mbit/s: of TCP
+	Relay   float64 `json:"relay"`
+	Device  float64 `json:"device"`
+}
+
+// variant is a gateway: with the relay, beside which there is a device, too, or with the device alone.
+type variant struct {
+	*lab.Lab
+	net     *testnet.Net
+	gateway *gateway.Gateway // nil: the device
+	client  int              // sockets
+	peer    int
+}
+
+// Measure compares relay and device: medians of rounds in which they alternate.
+func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
+	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	if err != nil {
+		return nil, err
+	}
+	defer busy.Close()
+	for _, outside := range versions {
+		var variants [2]*variant
+		for i := range variants {
+			v, err := newVariant(outside, i == 0)
+			if err != nil {
+				return nil, err
+			}
+			defer v.close()
+			variants[i] = v
+		}
+		measure := func(traffic, unit string, f func(v *variant) (float64, error)) error {
+			var results [2][]float64
+			for range rounds {
+				for i, v := range variants {
+					fmt.Fprintf(progress, "\r%-50s", traffic)
+					x, err := f(v)
+					if err != nil {
+						return fmt.Errorf("%s: %w", traffic, err)
+					}
+					results[i] = append(results[i], x)
+				}
+			}
+			list = append(list, Comparison{traffic, unit, turnlab.Median(results[0]), turnlab.Median(results[1])})
+			return nil
+		}
+		for _, size := range []int{120, 1200} {
+			for _, d := range []struct {
+				name string
+				cost func(v *variant) (float64, error)
+			}{
+				{"into", func(v *variant) (float64, error) { return v.into(size, busy) }},
+				{"out of", func(v *variant) (float64, error) { return v.outOf(size, busy) }},
+			} {
+				name := fmt.Sprintf("%s a tunnel over IPv%d, %d bytes", d.name, outside, size)
+				if err := measure(name, "ns", d.cost); err != nil {
+					return nil, err
+				}
+			}
+		}
+		for _, cut := range []bool{false, true} {
+			name := fmt.Sprintf("TCP through a tunnel over IPv%d", outside)
+			if cut {
+				name += ", no super-packets"
+			}
+			if err := measure(name, "Mbit/s", func(v *variant) (float64, error) { return v.tcp(cut) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	fmt.Fprintf(progress, "\r%-50s\r", "")
+	return list, nil
+}
+
+// versions are the IP versions outside.
+var versions = []int{4}
+
+func newVariant(outside int, relay bool) (_ *variant, err error) {
+	v := &variant{client: -1, peer: -1}
+	defer func() {
+		if err != nil {
+			v.close()
+		}
+	}()
+	if v.net, err = testnet.New(); err != nil {
+		return nil, err
+	}
+	if v.Lab, err = lab.New(v.net, lab.Options{Kind: gateway.VXLAN, Outside: outside}); err != nil {
+		return nil, err
+	}
+	if relay {
+		if v.gateway, err = v.Start(); err != nil {
+			return nil, err
+		}
+	}
+	// While a sink is attached, no host answers neighbour solicitations.
+	for _, family := range []int{4, 6} {
+		err = errors.Join(err,
+			v.RelayIn.AddNeighbour(v.ClientAddr.Of(family), v.ClientDev.MAC),
+			v.RelayOut.AddNeighbour(v.PeerAddr.Of(family), v.PeerDev.MAC),
+			v.ClientDev.AddNeighbour(v.RelayInAddr.Of(family), v.RelayIn.MAC),
+			v.PeerDev.AddNeighbour(v.RelayOutAddr.Of(family), v.RelayOut.MAC))
+	}
+	err = errors.Join(err,
+		v.RelayIn.SetReceiveCPU(turnlab.RelayCPU), v.RelayOut.SetReceiveCPU(turnlab.RelayCPU),
+		v.ClientDev.SetReceiveCPU(turnlab.LoadCPU), v.PeerDev.SetReceiveCPU(turnlab.LoadCPU))
+	if err != nil {
+		return nil, err
+	}
+	if v.client, _, err = turnlab.BlockingSocket(v.Client, netip.AddrPortFrom(v.ClientAddr.V4, 0)); err != nil {
+		return nil, err
+	}
+	v.peer, _, err = turnlab.BlockingSocket(v.Peer, netip.AddrPortFrom(v.Inner.V4, 0))
+	return v, err
+}
+
+// split has the hosts cut up what they send, as if it came from a network, or not.
+func (v *variant) split(on bool) error {
+	return errors.Join(v.ClientDev.SetSegmentation(!on), v.ClientDev.SetTxChecksum(!on),
+		v.PeerDev.SetSegmentation(!on), v.PeerDev.SetTxChecksum(!on), v.device().SetSegmentation(!on))
+}
+
+func (v *variant) device() *testnet.Dev { return &testnet.Dev{Host: v.Peer, Name: lab.Device} }
+
+// into is what a packet from the client costs.
+func (v *variant) into(size int, busy *turnlab.Busy) (float64, error) {
+	to := netip.AddrPortFrom(v.Inner.V4, 7000)
+	return v.cost(v.PeerDev, turnlab.NewSender(v.client, to, turnlab.Payload(size)), busy)
+}
+
+// outOf is what a packet from the peer costs, whose own device puts it into the tunnel.
+func (v *variant) outOf(size int, busy *turnlab.Busy) (float64, error) {
+	to := netip.AddrPortFrom(v.ClientAddr.V4, 7000)
+	return v.cost(v.ClientDev, turnlab.NewSender(v.peer, to, turnlab.Payload(size)), busy)
+}
+
+// cost is what packets to a device cost. All of them take the way that is measured: through the relay, or not.
+func (v *variant) cost(to *testnet.Dev, sender *turnlab.Sender, busy *turnlab.Busy) (float64, error) {
+	if err := v.split(true); err != nil {
+		return 0, err
+	}
+	before, err := v.sent()
+	if err != nil {
+		return 0, err
+	}
+	ns, err := turnlab.Cost(to, sender, busy)
+	if err != nil {
+		return 0, err
+	}
+	after, err := v.sent()
+	if v.gateway != nil && after-before < leastSent {
+		err = errors.Join(err, fmt.Errorf("the relay has sent only %d packets", after-before))
+	}
+	return ns, err
+}
+
+// leastSent is less than what Cost sends.
+const leastSent = 10_000
+
+// sent is the number of packets that the relay has sent.
+func (v *variant) sent() (uint64, error) {
+	if v.gateway == nil {
+		return 0, nil
+	}
+	in, err1 := v.gateway.In(gateway.VXLAN).Count("sent")
+	out, err2 := v.gateway.Out(gateway.VXLAN).Count("sent")
+	return in.Packets + out.Packets, errors.Join(err1, err2)
+}
+
+// tcp is the throughput from the client to the peer, in Mbit/s.
+func (v *variant) tcp(cut bool) (float64, error) {
+	if err := v.split(cut); err != nil {
+		return 0, err
+	}
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	defer stop()
+	const port = 5201
+	server := v.Peer.Command(ctx, "iperf3", "-s", "-1", "-p", fmt.Sprint(port))
+	if err := testnet.StartChild(server); err != nil {
+		return 0, err
+	}
+	defer func() {
+		_ = server.Process.Kill() // it may have ended
+		_ = server.Wait()
+	}()
+	err := testnet.Until(5*time.Second, "iperf3 listens", func() bool { return v.Peer.Listens(port) })
+	if err != nil {
+		return 0, err
+	}
+	out, err := v.Client.Command(ctx, "iperf3", "-J", "-t", "3", "-c", v.Inner.V4.String(), "-p", fmt.Sprint(port)).Output()
+	if err != nil {
+		return 0, fmt.Errorf("iperf3: %w: %s", err, out)
+	}
+	var report struct {
+		End struct {
+			Received struct {
+				Rate float64 `json:"bits_per_second"`
+			} `json:"sum_received"`
+		} `json:"end"`
+	}
+	err = json.Unmarshal(out, &report)
+	return report.End.Received.Rate / 1e6, err
+}
+
+func (v *variant) close() {
+	if v.gateway != nil {
+		_ = v.gateway.Close() // with the network
+	}
+	for _, fd := range []int{v.client, v.peer} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+	if v.net != nil {
+		_ = v.net.Close() // what remains is removed by the next network
+	}
+}
+
+// Print prints a table.
+func Print(w io.Writer, list []Comparison) {
+	fmt.Fprintf(w, "\nVXLAN tunnels\n")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tunit\trelay\tdevice\trelay / device\t")
+	for _, c := range list {
+		fmt.Fprintf(t, "%s\t%s\t%.0f\t%.0f\t%.2f\t\n", c.Traffic, c.Unit, c.Relay, c.Device, c.Relay/c.Device)
+	}
+	t.Flush()
+}
