@@ -130,15 +130,15 @@ type Blank struct {
 // only the pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which
 // one is, one may be that holds this sum.
 type Sum struct {
-	Name     string // "udp.checksum"
-	Old      Off    // the field in the packet that came; Fresh: not used
-	New      Off    // the field in the packet that leaves
-	Fresh    bool   // the header is new: new = ~(New + NewPseudo)
+	Name  string // "udp.checksum"
+	Old   Off    // the field in the packet that came; Fresh: not used
+	New   Off    // the field in the packet that leaves
+	Fresh bool   // the header is new: new = ~(New + NewPseudo)
 	// Fresh: it covers all of the packet that leaves from here on, at most MaxWhole bytes; what a device has yet to
 	// complete counts as completed. Where the kernel doesn't say what that is, the packet passes to the stack
 	// (Forward.NoRoom). NewTerms are empty
-	Whole *Off
-	Absent   bool   // an old value of 0 means "no checksum" and stays
+	Whole    *Off
+	Absent   bool // an old value of 0 means "no checksum" and stays
 	Optional bool
 	// may be partial. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to
 	// the stack (Forward.NoRoom)

@@ -10,6 +10,7 @@
 
 #define FR_REASONS 30
 #define FR_NEEDS_FACTS
+#define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -67,7 +68,7 @@ enum {
 	reason_out_ipv4_reserved, reason_out_fragment, reason_out_ipv4_total_length,
 	reason_out_ipv4_checksum, reason_out_martian_source, reason_out_multicast,
 	reason_out_martian_destination, reason_out_not_udp, reason_out_udp_length,
-	reason_out_gso_packet, reason_out_tun_id, reason_out_udp_has_checksum,
+	reason_out_gso_packet, reason_out_tun_id, reason_out_udp_checksum,
 	reason_out_partial_checksum, reason_out_no_memory, reason_out_fault,
 	reason_out_ipv6_version, reason_out_mapped_address, reason_out_ipv6_payload_length,
 	reason_out_not_inner,
@@ -117,6 +118,7 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 46;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
@@ -145,8 +147,11 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_out_gso_packet);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_out_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_out_udp_checksum);
 	__u64 payload_len = inner_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
@@ -199,6 +204,7 @@ static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 46;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
@@ -217,8 +223,11 @@ static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_out_gso_packet);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_out_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_out_udp_checksum);
 	__u64 payload_len = inner_end - 86;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||

@@ -11,6 +11,7 @@
 #define FR_REASONS 113
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
+#define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -444,7 +445,7 @@ enum {
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
 	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_not_tag,
 	reason_unwrap_tag_checksum, reason_unwrap_not_note, reason_unwrap_no_ways,
-	reason_unwrap_changing, reason_unwrap_udp_has_checksum, reason_unwrap_hop_limit,
+	reason_unwrap_changing, reason_unwrap_udp_checksum, reason_unwrap_hop_limit,
 	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
 	reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
@@ -487,12 +488,14 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 }
 
 static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 inner_end)
+					   const struct fr_lease *lease, __u64 udp_end,
+					   __u64 inner_end)
 {
 	struct hdr_note *note = data + 70;
 	struct hdr_tag *tag = data + 42;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 50;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv4 *ipv4_2 = data + 50;
 
 	/* headers: note: { */
 	if ((void *)(note + 1) > data_end)
@@ -518,15 +521,18 @@ static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, vo
 	}
 
 	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_unwrap_udp_has_checksum);
-	if (be8(&ipv4->ttl) <= 1)
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_unwrap_udp_checksum);
+	if (be8(&ipv4_2->ttl) <= 1)
 		return fr_up(skb, reason_unwrap_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
+	if (!fr_unicast_v4(ld32(ipv4_2->src)))
 		return fr_up(skb, reason_unwrap_martian_source);
-	if (fr_multicast_v4(ld32(ipv4->dst)))
+	if (fr_multicast_v4(ld32(ipv4_2->dst)))
 		return fr_up(skb, reason_unwrap_multicast);
-	if (!fr_unicast_v4(ld32(ipv4->dst)))
+	if (!fr_unicast_v4(ld32(ipv4_2->dst)))
 		return fr_up(skb, reason_unwrap_martian_destination);
 	__u64 payload_len = inner_end - 71;
 	__u64 partial = fr_partial(skb);
@@ -594,7 +600,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (be8(&ipv4->protocol) != 253)
 		return fr_up(skb, reason_unwrap_not_note);
 
-	return unwrap_udp_note(skb, data, data_end, lease, inner_end);
+	return unwrap_udp_note(skb, data, data_end, lease, udp_end, inner_end);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)

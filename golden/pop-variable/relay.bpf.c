@@ -157,11 +157,10 @@ enum {
 	reason_decapsulate_multicast, reason_decapsulate_martian_destination,
 	reason_decapsulate_not_udp, reason_decapsulate_udp_length, reason_decapsulate_gso_packet,
 	reason_decapsulate_tun_options, reason_decapsulate_not_inside, reason_decapsulate_no_ways,
-	reason_decapsulate_changing, reason_decapsulate_udp_has_checksum,
-	reason_decapsulate_hop_limit, reason_decapsulate_partial_checksum,
-	reason_decapsulate_no_memory, reason_decapsulate_fault, reason_decapsulate_too_big,
-	reason_decapsulate_no_route, reason_decapsulate_local, reason_decapsulate_unreachable,
-	reason_decapsulate_blackhole, reason_decapsulate_prohibit,
+	reason_decapsulate_changing, reason_decapsulate_udp_checksum, reason_decapsulate_hop_limit,
+	reason_decapsulate_partial_checksum, reason_decapsulate_no_memory, reason_decapsulate_fault,
+	reason_decapsulate_too_big, reason_decapsulate_no_route, reason_decapsulate_local,
+	reason_decapsulate_unreachable, reason_decapsulate_blackhole, reason_decapsulate_prohibit,
 };
 
 static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
@@ -230,13 +229,14 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int decapsulate_udp_udp(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 tun_options_end,
-					       void *at_tun_options_end, __u64 inner_end)
+static __always_inline int
+decapsulate_udp_udp(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 udp_end, __u64 tun_options_end, void *at_tun_options_end, __u64 inner_end)
 {
 	struct hdr_udp *udp = at_tun_options_end + 20;
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
 	struct hdr_udp *udp_2 = data + 34;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
 
 	udp = at_tun_options_end + 20;
 	if ((void *)(udp + 1) > data_end)
@@ -269,8 +269,11 @@ static __always_inline int decapsulate_udp_udp(struct __sk_buff *skb, void *data
 	}
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
-	if (be16(&udp_2->checksum) != 0)
-		return fr_up(skb, reason_decapsulate_udp_has_checksum);
+	if (!(be16(&udp_2->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp_2->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_decapsulate_udp_checksum);
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_decapsulate_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
@@ -353,8 +356,8 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_decapsulate_not_inside);
 
-	return decapsulate_udp_udp(skb, data, data_end, lease, tun_options_end, at_tun_options_end,
-				   inner_end);
+	return decapsulate_udp_udp(skb, data, data_end, lease, udp_end, tun_options_end,
+				   at_tun_options_end, inner_end);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)

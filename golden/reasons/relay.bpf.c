@@ -621,7 +621,7 @@ enum {
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
 	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
-	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_udp_has_checksum,
+	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_udp_checksum,
 	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
 };
 
@@ -657,6 +657,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tun *tun = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 46;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
 
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
@@ -702,8 +703,11 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_unwrap_gso_packet);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_unwrap_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_unwrap_udp_checksum);
 	__u64 payload_len = inner_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||

@@ -1158,8 +1158,11 @@ static __always_inline __u64 fr_sum_cut64(struct __sk_buff *skb, __u64 from, __u
 
 #ifdef FR_NEEDS_SCRATCH
 
-/* The same of up to 512 bytes, as many as bpf_csum_diff takes. */
-static __noinline __u32 fr_sum512(struct __sk_buff *skb, __u32 off, __u32 len)
+/*
+ * The same of up to 512 bytes, as many as bpf_csum_diff takes. Functions that aren't static are
+ * verified once, however often they are called.
+ */
+__noinline __u32 fr_sum512(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	__u32 zero = 0, n = fr_size(len, 512);
 	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
@@ -1177,6 +1180,38 @@ static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
 	int i;
 
 	for (i = 0; i < 4 && len > 0; i++) {
+		__u32 n = len < 512 ? len : 512;
+
+		sum += fr_sum512(skb, off, n);
+		off += n;
+		len -= n;
+	}
+	return fr_fold(sum);
+}
+
+/*
+ * The folded sum of a datagram of up to 16384 bytes, of which a device may have to complete a
+ * checksum (partial is what fr_partial says): the bytes that it covers, with the completed checksum
+ * among them, add up to the complement of what its field holds.
+ */
+__noinline __u32 fr_sum_whole(struct __sk_buff *skb, __u32 off, __u32 len, __u32 partial)
+{
+	__u32 start = partial >> 16, i;
+	__u64 sum = 0;
+
+	if (len > FR_SCRATCH_SIZE)
+		return 0;
+	if (start >= off && start < off + len) {
+		__u16 field;
+
+		if (bpf_skb_load_bytes(skb, partial & 0xFFFF, &field, sizeof(field)))
+			return 0;
+		field = ~field;
+		len = start - off;
+		sum = len & 1 ? __builtin_bswap16(field) : field;
+	}
+	_Pragma("clang loop unroll(disable)")
+	for (i = 0; i < FR_SCRATCH_SIZE / 512 && len > 0; i++) {
 		__u32 n = len < 512 ? len : 512;
 
 		sum += fr_sum512(skb, off, n);

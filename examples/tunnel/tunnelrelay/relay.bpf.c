@@ -12,6 +12,7 @@
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
+#define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -128,7 +129,8 @@ _Static_assert(sizeof(struct key_peers) == 40, "layout of key_peers");
 
 struct val_peers {
 	__u8 own[6];
-	__u8 pad0[2];
+	__u8 zero;
+	__u8 pad0[1];
 	__u32 packets;
 	__u8 pad1[4];
 } __packed_aligned(8);
@@ -175,6 +177,7 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 
 	FR_COPY(32, 0);
 	FR_COPY(16, 4);
+	FR_COPY(8, 6);
 	FR_COPY(32, 8);
 	return all;
 }
@@ -302,6 +305,304 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 	return fr_send(&n->hop_remote, direct);
 }
 
+static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void *data,
+						     __u64 inner_options_end, __u64 payload_len,
+						     struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 64;
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					       (be8(&ipv4_any->dscp_ecn) & 3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 50) - 14));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 50) - 34));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_vxlan_out_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) + udp_length + 0x1100;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ld32(n->local + 12) +
+					   ld32(n->remote + 12) + 0x1180);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
+	if (unlikely(data + 76 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 62);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_vxlan *new_vxlan = data + 42;
+	struct hdr_eth *new_eth_2 = data + 50;
+	struct hdr_ipv4_any *new_ipv4_any = data + 64;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ld32(n->local + 12));
+	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->length, udp_length);
+	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	fr_complete_end(skb, csum, ETH_HLEN, 62);
+
+	fr_count(reason_vxlan_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
+							__u64 inner_options_end, __u64 payload_len,
+							struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 84;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 70) - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_vxlan_out_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
+		ipv6_payload_length + 0x1100;
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
+	if (unlikely(data + 96 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 18);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_vxlan *new_vxlan = data + 62;
+	struct hdr_eth *new_eth_2 = data + 70;
+	struct hdr_ipv4_any *new_ipv4_any = data + 84;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	st16(&new_udp->checksum, 0);
+	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 18);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_vxlan_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data,
+							  __u64 inner_options_end,
+							  __u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 84;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 70) - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
+	if (unlikely(data + 96 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 18);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_vxlan *new_vxlan = data + 62;
+	struct hdr_eth *new_eth_2 = data + 70;
+	struct hdr_ipv4_any *new_ipv4_any = data + 84;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum, bpf_htons(0));
+	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 18);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_vxlan_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
+						   __u64 inner_options_end, __u64 inner_end,
+						   struct val_networks *n)
+{
+	/* when: condition */
+	if (!n->v6 && n->sums) { /* rule */
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_vxlan_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
+			return fr_up(skb, reason_vxlan_out_address_family);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+			return fr_up(skb, reason_vxlan_out_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len + ((inner_options_end + 50) - 34)) > 0x4000)
+			return fr_up(skb, reason_vxlan_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (36ULL + payload_len))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(n->packets, 1);
+		return vxlan_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
+	}
+	if (n->v6 && n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_vxlan_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_vxlan_out_address_family);
+		__u64 payload_len_2 = inner_end - inner_options_end;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= inner_options_end &&
+		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+			return fr_up(skb, reason_vxlan_out_partial_checksum);
+		if ((payload_len_2 + ((inner_options_end + 70) - 54)) > 0x4000)
+			return fr_up(skb, reason_vxlan_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_2))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
+	}
+	if (n->v6 && !n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_vxlan_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_vxlan_out_address_family);
+		__u64 payload_len_3 = inner_end - inner_options_end;
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 ||
+		      ((partial_3 >> 16) >= inner_options_end &&
+		       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+			return fr_up(skb, reason_vxlan_out_partial_checksum);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_3))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3,
+						      n);
+	}
+
+	/* "?(name)_out": { */
+	return fr_up(skb, reason_vxlan_out_no_rule);
+}
+
 static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_inner_options_end;
@@ -353,8 +654,8 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	if (!(n->kind == 1 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_vxlan_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
@@ -374,8 +675,7 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		return vxlan_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_vxlan_out_no_rule);
+	return vxlan_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -441,6 +741,260 @@ static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	return fr_send(&n->hop_remote, direct);
 }
 
+static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
+						      __u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 64;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_vxlan_out_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) +
+		bpf_htons(payload_len + 70) + 0x1100;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   bpf_htons(payload_len + 90) + ld32(n->local + 12) +
+					   ld32(n->remote + 12) + 0x1180);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
+	if (unlikely(data + 72 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 58);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_vxlan *new_vxlan = data + 42;
+	struct hdr_eth *new_eth_2 = data + 50;
+	struct hdr_ipv6 *new_ipv6 = data + 64;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ld32(n->local + 12));
+	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	fr_complete_end(skb, csum, ETH_HLEN, 58);
+
+	fr_count(reason_vxlan_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					       struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 84;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_vxlan_out_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
+		bpf_htons(payload_len + 70) + 0x1100;
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
+	if (unlikely(data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 14);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_vxlan *new_vxlan = data + 62;
+	struct hdr_eth *new_eth_2 = data + 70;
+	struct hdr_ipv6 *new_ipv6_2 = data + 84;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 70));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	st16(&new_udp->checksum, 0);
+	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 14);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_vxlan_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *data,
+						 __u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 84;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
+	if (unlikely(data + 92 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_vxlan_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 14);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_vxlan *new_vxlan = data + 62;
+	struct hdr_eth *new_eth_2 = data + 70;
+	struct hdr_ipv6 *new_ipv6_2 = data + 84;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 70));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x12b5));
+	st16(&new_udp->length, bpf_htons(payload_len + 70));
+	st16(&new_udp->checksum, bpf_htons(0));
+	st32(&new_vxlan->flags, bpf_htonl(0x8000000));
+	st32(new_vxlan->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 14);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_vxlan_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
+					       struct val_networks *n)
+{
+	/* when: condition */
+	if (n->v6 && n->sums) { /* rule */
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_vxlan_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_vxlan_out_address_family);
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+			return fr_up(skb, reason_vxlan_out_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len + 70) > 0x4000)
+			return fr_up(skb, reason_vxlan_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(n->packets, 1);
+		return vxlan_out_ipv6_send(skb, data, payload_len, n);
+	}
+	if (n->v6 && !n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_vxlan_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_vxlan_out_address_family);
+		__u64 payload_len_2 = inner_end - 54;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= 54 &&
+		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_vxlan_out_partial_checksum);
+		if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return vxlan_out_ipv6_send_2(skb, data, payload_len_2, n);
+	}
+
+	/* "?(name)_out": { */
+	return fr_up(skb, reason_vxlan_out_no_rule);
+}
+
 static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -478,8 +1032,8 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!(n->kind == 1 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_vxlan_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
@@ -497,9 +1051,28 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
+	if (!n->v6 && n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_vxlan_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
+			return fr_up(skb, reason_vxlan_out_address_family);
+		__u64 payload_len_2 = inner_end - 54;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= 54 &&
+		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_vxlan_out_partial_checksum);
 
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_vxlan_out_no_rule);
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len_2 + 70) > 0x4000)
+			return fr_up(skb, reason_vxlan_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return vxlan_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
+	}
+
+	return vxlan_out_ipv6_rest(skb, data, inner_end, n);
 }
 
 SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
@@ -643,6 +1216,322 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 	return fr_send(&n->hop_remote, direct);
 }
 
+static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, void *data,
+						      __u64 inner_options_end, __u64 payload_len,
+						      struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 72;
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					       (be8(&ipv4_any->dscp_ecn) & 3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 58) - 14));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 58) - 34));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_geneve_out_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) + udp_length + 0x1100;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ld32(n->local + 12) +
+					   ld32(n->remote + 12) + 0x1180);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_geneve_out_fault,
+				 reason_geneve_out_no_memory);
+	if (unlikely(data + 84 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_geneve_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 6);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_geneve_out *new_geneve_out = data + 42;
+	struct hdr_eth *new_eth_2 = data + 58;
+	struct hdr_ipv4_any *new_ipv4_any = data + 72;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ld32(n->local + 12));
+	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x17c1));
+	st16(&new_udp->length, udp_length);
+	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+	st32(&new_geneve_out->data, bpf_htonl(n->option));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 6);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_geneve_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
+							 __u64 inner_options_end, __u64 payload_len,
+							 struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 92;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 78) - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_geneve_out_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
+		ipv6_payload_length + 0x1100;
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_geneve_out_fault,
+				 reason_geneve_out_no_memory);
+	if (unlikely(data + 104 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_geneve_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 26);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_geneve_out *new_geneve_out = data + 62;
+	struct hdr_eth *new_eth_2 = data + 78;
+	struct hdr_ipv4_any *new_ipv4_any = data + 92;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x17c1));
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+	st32(&new_geneve_out->data, bpf_htonl(n->option));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	st16(&new_udp->checksum, 0);
+	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 26);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_geneve_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int
+geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
+				__u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 92;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 78) - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_geneve_out_fault,
+				 reason_geneve_out_no_memory);
+	if (unlikely(data + 104 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_geneve_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 26);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_geneve_out *new_geneve_out = data + 62;
+	struct hdr_eth *new_eth_2 = data + 78;
+	struct hdr_ipv4_any *new_ipv4_any = data + 92;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x17c1));
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_udp->checksum, bpf_htonl(0x200));
+	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+	st32(&new_geneve_out->data, bpf_htonl(n->option));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x800));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 26);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_geneve_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
+						    __u64 inner_options_end, __u64 inner_end,
+						    struct val_networks *n)
+{
+	/* when: condition */
+	if (!n->v6 && n->sums) { /* rule */
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_geneve_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
+			return fr_up(skb, reason_geneve_out_address_family);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+			return fr_up(skb, reason_geneve_out_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len + ((inner_options_end + 58) - 34)) > 0x4000)
+			return fr_up(skb, reason_geneve_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (44ULL + payload_len))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(n->packets, 1);
+		return geneve_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
+	}
+	if (n->v6 && n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_geneve_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_geneve_out_address_family);
+		__u64 payload_len_2 = inner_end - inner_options_end;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= inner_options_end &&
+		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+			return fr_up(skb, reason_geneve_out_partial_checksum);
+		if ((payload_len_2 + ((inner_options_end + 78) - 54)) > 0x4000)
+			return fr_up(skb, reason_geneve_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_2))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2,
+						     n);
+	}
+	if (n->v6 && !n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_geneve_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_geneve_out_address_family);
+		__u64 payload_len_3 = inner_end - inner_options_end;
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 ||
+		      ((partial_3 >> 16) >= inner_options_end &&
+		       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+			return fr_up(skb, reason_geneve_out_partial_checksum);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_3))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3,
+						       n);
+	}
+
+	/* "?(name)_out": { */
+	return fr_up(skb, reason_geneve_out_no_rule);
+}
+
 static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_inner_options_end;
@@ -694,8 +1583,8 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 	if (!(n->kind == 2 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_geneve_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
@@ -715,8 +1604,7 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		return geneve_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_geneve_out_no_rule);
+	return geneve_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -793,6 +1681,277 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 	return fr_send(&n->hop_remote, direct);
 }
 
+static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
+						       __u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 72;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_geneve_out_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) +
+		bpf_htons(payload_len + 78) + 0x1100;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   bpf_htons(payload_len + 98) + ld32(n->local + 12) +
+					   ld32(n->remote + 12) + 0x1180);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_geneve_out_fault,
+				 reason_geneve_out_no_memory);
+	if (unlikely(data + 80 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_geneve_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 2);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_geneve_out *new_geneve_out = data + 42;
+	struct hdr_eth *new_eth_2 = data + 58;
+	struct hdr_ipv6 *new_ipv6 = data + 72;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ld32(n->local + 12));
+	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x17c1));
+	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+	st32(&new_geneve_out->data, bpf_htonl(n->option));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 2);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_geneve_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *data,
+						__u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 92;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_geneve_out_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
+		bpf_htons(payload_len + 78) + 0x1100;
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_geneve_out_fault,
+				 reason_geneve_out_no_memory);
+	if (unlikely(data + 100 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_geneve_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 22);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_geneve_out *new_geneve_out = data + 62;
+	struct hdr_eth *new_eth_2 = data + 78;
+	struct hdr_ipv6 *new_ipv6_2 = data + 92;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 78));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x17c1));
+	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st32(&new_geneve_out->version_words, bpf_htonl(0x2006558));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+	st32(&new_geneve_out->data, bpf_htonl(n->option));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	st16(&new_udp->checksum, 0);
+	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 22);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_geneve_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *data,
+						  __u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 92;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_geneve_out_fault,
+				 reason_geneve_out_no_memory);
+	if (unlikely(data + 100 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_geneve_out_fault);
+
+	__s64 csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
+		csum = fr_complete_without(skb, csum, 78, 22);
+	}
+
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_geneve_out *new_geneve_out = data + 62;
+	struct hdr_eth *new_eth_2 = data + 78;
+	struct hdr_ipv6 *new_ipv6_2 = data + 92;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 78));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, bpf_htons(0x17c1));
+	st16(&new_udp->length, bpf_htons(payload_len + 78));
+	st32(&new_udp->checksum, bpf_htonl(0x200));
+	st16(&new_geneve_out->protocol, bpf_htons(0x6558));
+	st32(new_geneve_out->vni, bpf_htonl((__u64)n->vni << 8));
+	st32(&new_geneve_out->class, bpf_htonl(0xff000101ULL));
+	st32(&new_geneve_out->data, bpf_htonl(n->option));
+	st32(new_eth_2->dst, ld32(n->mac));
+	st16(new_eth_2->dst + 4, ld16(n->mac + 4));
+	st32(new_eth_2->src, ld32(n->own));
+	st16(new_eth_2->src + 4, ld16(n->own + 4));
+	st16(&new_eth_2->type, bpf_htons(0x86dd));
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_with(skb, csum, 78, 22);
+		fr_complete(skb, csum, ETH_HLEN, 64);
+	}
+
+	fr_count(reason_geneve_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
+						struct val_networks *n)
+{
+	/* when: condition */
+	if (n->v6 && n->sums) { /* rule */
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_geneve_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_geneve_out_address_family);
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+			return fr_up(skb, reason_geneve_out_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len + 78) > 0x4000)
+			return fr_up(skb, reason_geneve_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(n->packets, 1);
+		return geneve_out_ipv6_send(skb, data, payload_len, n);
+	}
+	if (n->v6 && !n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_geneve_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_geneve_out_address_family);
+		__u64 payload_len_2 = inner_end - 54;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= 54 &&
+		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_geneve_out_partial_checksum);
+		if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return geneve_out_ipv6_send_2(skb, data, payload_len_2, n);
+	}
+
+	/* "?(name)_out": { */
+	return fr_up(skb, reason_geneve_out_no_rule);
+}
+
 static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -830,8 +1989,8 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!(n->kind == 2 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_geneve_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
@@ -849,9 +2008,28 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
+	if (!n->v6 && n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_geneve_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
+			return fr_up(skb, reason_geneve_out_address_family);
+		__u64 payload_len_2 = inner_end - 54;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= 54 &&
+		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_geneve_out_partial_checksum);
 
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_geneve_out_no_rule);
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len_2 + 78) > 0x4000)
+			return fr_up(skb, reason_geneve_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return geneve_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
+	}
+
+	return geneve_out_ipv6_rest(skb, data, inner_end, n);
 }
 
 SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
@@ -1016,8 +2194,8 @@ static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *d
 						  __u64 inner_options_end, __u64 inner_end,
 						  struct val_networks *n)
 {
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 1) { /* rule */
+	/* when: condition */
+	if (n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_out_gso_packet);
@@ -1092,8 +2270,8 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 	if (!(n->kind == 3 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_ipip_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_out_gso_packet);
@@ -1238,8 +2416,8 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (!(n->kind == 3 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_ipip_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_out_gso_packet);
@@ -1257,7 +2435,7 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		fr_shared_add(n->packets, 1);
 		return ipip_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	if (n->v6 == 1) { /* rule */
+	if (n->v6) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -1400,6 +2578,266 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 	return fr_send(&n->hop_remote, direct);
 }
 
+static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *data,
+						   __u64 inner_options_end, __u64 payload_len,
+						   struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 42;
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL | ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
+					       (be8(&ipv4_any->dscp_ecn) & 3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + ((inner_options_end + 28) - 14));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 udp_length = bpf_htons(payload_len + ((inner_options_end + 28) - 34));
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_fou_out_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) + udp_length + 0x1100;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ld32(n->local + 12) +
+					   ld32(n->remote + 12) + 0x1180);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
+	if (unlikely(data + 54 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fou_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 40);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv4_any *new_ipv4_any = data + 42;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ld32(n->local + 12));
+	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	fr_complete_end(skb, csum, ETH_HLEN, 40);
+
+	fr_count(reason_fou_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, void *data,
+						      __u64 inner_options_end, __u64 payload_len,
+						      struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 62;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 48) - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_fou_out_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
+		ipv6_payload_length + 0x1100;
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
+	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fou_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv4_any *new_ipv4_any = data + 62;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	st16(&new_udp->checksum, 0);
+	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	fr_complete_end(skb, csum, ETH_HLEN, 60);
+
+	fr_count(reason_fou_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data,
+							__u64 inner_options_end, __u64 payload_len,
+							struct val_networks *n)
+{
+	struct hdr_ipv4_any *ipv4_any = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 62;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4_any->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4_any->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + ((inner_options_end + 48) - 54));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv4_any->src + 3) * 31) +
+					 (__u64)ld8(ipv4_any->dst + 3)));
+	__be16 udp_dst_port = bpf_htons(((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 ipv4_any_ttl_protocol = bpf_htons((((be8(&ipv4_any->ttl) - 1) & 255) << 8) |
+						 be8(&ipv4_any->protocol));
+
+	/* inner.checksum */
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ld16(&ipv4_any->ttl) + ipv4_any_ttl_protocol);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
+			    (inner_options_end - 14), FR_TO_IPV6, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
+	if (unlikely(data + 74 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fou_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 60);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv4_any *new_ipv4_any = data + 62;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum, bpf_htons(0));
+	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
+	st16(&new_ipv4_any->checksum, inner_checksum);
+	fr_complete_end(skb, csum, ETH_HLEN, 60);
+
+	fr_count(reason_fou_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
+						 __u64 inner_options_end, __u64 inner_end,
+						 struct val_networks *n)
+{
+	/* when: condition */
+	if (!n->v6 && n->sums) { /* rule */
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
+			return fr_up(skb, reason_fou_out_address_family);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+			return fr_up(skb, reason_fou_out_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len + ((inner_options_end + 28) - 34)) > 0x4000)
+			return fr_up(skb, reason_fou_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (14ULL + payload_len))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(n->packets, 1);
+		return fou_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
+	}
+	if (n->v6 && n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_fou_out_address_family);
+		__u64 payload_len_2 = inner_end - inner_options_end;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= inner_options_end &&
+		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+			return fr_up(skb, reason_fou_out_partial_checksum);
+		if ((payload_len_2 + ((inner_options_end + 48) - 54)) > 0x4000)
+			return fr_up(skb, reason_fou_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_2))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
+	}
+	if (n->v6 && !n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_fou_out_address_family);
+		__u64 payload_len_3 = inner_end - inner_options_end;
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 ||
+		      ((partial_3 >> 16) >= inner_options_end &&
+		       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+			return fr_up(skb, reason_fou_out_partial_checksum);
+		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_3))))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
+	}
+
+	/* "?(name)_out": { */
+	return fr_up(skb, reason_fou_out_no_rule);
+}
+
 static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_inner_options_end;
@@ -1451,8 +2889,8 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 	if (!(n->kind == 4 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_fou_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
@@ -1472,8 +2910,7 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		return fou_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
 
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_fou_out_no_rule);
+	return fou_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -1532,6 +2969,223 @@ static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	return fr_send(&n->hop_remote, direct);
 }
 
+static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void *data,
+						    __u64 payload_len, struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 42;
+	__be16 ipv4_version_to_ecn =
+		bpf_htons(0x4500ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+			  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_fou_out_no_memory);
+	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) +
+		bpf_htons(payload_len + 48) + 0x1100;
+
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   bpf_htons(payload_len + 68) + ld32(n->local + 12) +
+					   ld32(n->remote + 12) + 0x1180);
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
+	if (unlikely(data + 50 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fou_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 36);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_ipv6 *new_ipv6 = data + 42;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
+	st32(&new_ipv4->id, bpf_htonl(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ld32(n->local + 12));
+	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st16(&new_udp->checksum, 0);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	udp_pseudo += fr_sum_whole(skb, 34, skb->len - 34, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	fr_complete_end(skb, csum, ETH_HLEN, 36);
+
+	fr_count(reason_fou_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					     struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 62;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+
+	/* udp.checksum, without what the kernel may have left to a device */
+	if (!fr_facts)
+		return fr_up(skb, reason_fou_out_no_memory);
+	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
+		bpf_htons(payload_len + 48) + 0x1100;
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
+	if (unlikely(data + 70 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fou_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 56);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6_2 = data + 62;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	st16(&new_udp->checksum, 0);
+	udp_pseudo += fr_sum_whole(skb, 54, skb->len - 54, fr_partial(skb));
+	st16(&new_udp->checksum, fr_checksum_not_0(udp_pseudo));
+	fr_complete_end(skb, csum, ETH_HLEN, 56);
+
+	fr_count(reason_fou_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 payload_len,
+					       struct val_networks *n)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u32 len = skb->len;
+	const __u32 headers_len = 14, new_headers_len = 62;
+	__be32 ipv6_version_to_flow_label =
+		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+	__be16 udp_src_port = bpf_htons(0xc000ULL +
+					(((__u64)ld8(ipv6->src + 15) * 31) +
+					 (__u64)ld8(ipv6->dst + 15)));
+	__be16 udp_dst_port = bpf_htons(((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+					0x15b4ULL);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      ((be8(&ipv6->hop_limit) - 1) & 255));
+	int direct = n->hop_remote.state == FR_HOP_DIRECT;
+
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	if (unlikely(err))
+		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
+	if (unlikely(data + 70 > (void *)(long)skb->data_end))
+		return fr_drop(len, reason_fou_out_fault);
+
+	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 56);
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_ipv6 *new_ipv6_2 = data + 62;
+	if (direct)
+		fr_link(data, &n->hop_remote);
+
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, bpf_htons(payload_len + 48));
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st128(new_ipv6->src, ld128(n->local));
+	st128(new_ipv6->dst, ld128(n->remote));
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, bpf_htons(payload_len + 48));
+	st16(&new_udp->checksum, bpf_htons(0));
+	st16(&new_ipv6_2->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, ETH_HLEN, 56);
+
+	fr_count(reason_fou_out_sent, len);
+	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
+					     struct val_networks *n)
+{
+	/* when: condition */
+	if (n->v6 && n->sums) { /* rule */
+		/* {send: {from: "n.local", to: "n.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_fou_out_address_family);
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+			return fr_up(skb, reason_fou_out_partial_checksum);
+
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len + 48) > 0x4000)
+			return fr_up(skb, reason_fou_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+
+		/* {count: "n.packets"}, */
+		fr_shared_add(n->packets, 1);
+		return fou_out_ipv6_send(skb, data, payload_len, n);
+	}
+	if (n->v6 && !n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+			return fr_up(skb, reason_fou_out_address_family);
+		__u64 payload_len_2 = inner_end - 54;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= 54 &&
+		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_fou_out_partial_checksum);
+		if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return fou_out_ipv6_send_2(skb, data, payload_len_2, n);
+	}
+
+	/* "?(name)_out": { */
+	return fr_up(skb, reason_fou_out_no_rule);
+}
+
 static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1569,8 +3223,8 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 	if (!(n->kind == 4 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_fou_out_no_match);
 
-	/* when: "n.v6 == ?(v6)" */
-	if (n->v6 == 0) { /* rule */
+	/* when: condition */
+	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
@@ -1588,9 +3242,28 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
+	if (!n->v6 && n->sums) { /* rule */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_out_gso_packet);
+		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
+			return fr_up(skb, reason_fou_out_address_family);
+		__u64 payload_len_2 = inner_end - 54;
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 ||
+		      ((partial_2 >> 16) >= 54 &&
+		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+			return fr_up(skb, reason_fou_out_partial_checksum);
 
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_fou_out_no_rule);
+		/* for h in front {push: {for name, fields in h {(name): {fields, if name == "... */
+		if ((payload_len_2 + 48) > 0x4000)
+			return fr_up(skb, reason_fou_out_too_big);
+		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len_2)))
+			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+		fr_shared_add(n->packets, 1);
+		return fou_out_ipv6_send_ipv4_2(skb, data, payload_len_2, n);
+	}
+
+	return fou_out_ipv6_rest(skb, data, inner_end, n);
 }
 
 SEC("tc") int prog_fou_out(struct __sk_buff *skb)
@@ -1650,7 +3323,7 @@ enum {
 	reason_vxlan_in_ipv4_any_version, reason_vxlan_in_ipv4_any_ihl,
 	reason_vxlan_in_ipv4_any_options, reason_vxlan_in_ipv4_any_total_length,
 	reason_vxlan_in_ipv4_any_checksum, reason_vxlan_in_no_peers, reason_vxlan_in_changing,
-	reason_vxlan_in_no_match, reason_vxlan_in_ecn, reason_vxlan_in_udp_has_checksum,
+	reason_vxlan_in_no_match, reason_vxlan_in_ecn, reason_vxlan_in_udp_checksum,
 	reason_vxlan_in_partial_checksum, reason_vxlan_in_no_memory, reason_vxlan_in_fault,
 	reason_vxlan_in_hop_limit, reason_vxlan_in_too_big, reason_vxlan_in_no_route,
 	reason_vxlan_in_local, reason_vxlan_in_unreachable, reason_vxlan_in_blackhole,
@@ -1761,12 +3434,13 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule_send(struct __sk_buff
 }
 
 static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end, __u64 inner_end,
-							   struct val_peers *p)
+							   __u64 udp_end, __u64 inner_options_end,
+							   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 64;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
@@ -1774,8 +3448,11 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule(struct __sk_buff *skb
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_vxlan_in_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
 		return fr_up(skb, reason_vxlan_in_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
@@ -1800,33 +3477,40 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule(struct __sk_buff *skb
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_vxlan_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return vxlan_in_ipv4_eth_ipv4_any_rule_send(skb, data, inner_options_end, payload_len,
 						    &hop_1, &fib_1);
 }
 
 static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rest(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end, __u64 inner_end,
-							   struct val_peers *p, struct val_own *own)
+							   __u64 udp_end, __u64 inner_options_end,
+							   __u64 inner_end, struct val_peers *p,
+							   struct val_own *own)
 {
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_vxlan_in_udp_checksum);
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -1834,7 +3518,8 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rest(struct __sk_buff *skb
 		return vxlan_in_ipv4_eth_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
 	if (!fr_has(own))
-		return vxlan_in_ipv4_eth_ipv4_any_rule(skb, data, inner_options_end, inner_end, p);
+		return vxlan_in_ipv4_eth_ipv4_any_rule(skb, data, udp_end, inner_options_end,
+						       inner_end, p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
@@ -1849,6 +3534,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_eth *eth = data + 50;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
@@ -1908,8 +3594,9 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -1917,7 +3604,8 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
-	return vxlan_in_ipv4_eth_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+	return vxlan_in_ipv4_eth_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
+					       own);
 }
 
 static __always_inline int vxlan_in_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
@@ -2010,11 +3698,13 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(struct __sk_buf
 }
 
 static __always_inline int vxlan_in_ipv4_eth_ipv6_rule(struct __sk_buff *skb, void *data,
-						       __u64 inner_end, struct val_peers *p)
+						       __u64 udp_end, __u64 inner_end,
+						       struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 64;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
@@ -2022,8 +3712,11 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule(struct __sk_buff *skb, vo
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_vxlan_in_udp_checksum);
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_vxlan_in_hop_limit);
 	if (!fr_unicast(ipv6->src))
@@ -2052,18 +3745,18 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule(struct __sk_buff *skb, vo
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb, fr_unusable(&hop_2, reason_vxlan_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int vxlan_in_ipv4_eth_ipv6_rest(struct __sk_buff *skb, void *data,
-						       __u64 inner_end, struct val_peers *p,
-						       struct val_own *own)
+						       __u64 udp_end, __u64 inner_end,
+						       struct val_peers *p, struct val_own *own)
 {
 	/* when: own */
 	if (!fr_has(own))
-		return vxlan_in_ipv4_eth_ipv6_rule(skb, data, inner_end, p);
+		return vxlan_in_ipv4_eth_ipv6_rule(skb, data, udp_end, inner_end, p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
@@ -2121,8 +3814,9 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *d
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2134,19 +3828,24 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *d
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_vxlan_in_udp_checksum);
 		__u64 payload_len = inner_end - 104;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 104 &&
 		       (partial & 0xffff) < ((104ULL + payload_len) - 1))))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -2154,7 +3853,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *d
 		return vxlan_in_ipv4_eth_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv4_eth_ipv6_rest(skb, data, inner_end, p, own);
+	return vxlan_in_ipv4_eth_ipv6_rest(skb, data, udp_end, inner_end, p, own);
 }
 
 static __always_inline int vxlan_in_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -2350,12 +4049,13 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule_send_ipv4(struct __sk
 }
 
 static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end, __u64 inner_end,
-							   struct val_peers *p)
+							   __u64 udp_end, __u64 inner_options_end,
+							   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 84;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
@@ -2363,8 +4063,13 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule(struct __sk_buff *skb
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_vxlan_in_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
 		return fr_up(skb, reason_vxlan_in_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
@@ -2389,33 +4094,42 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule(struct __sk_buff *skb
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb, fr_unusable(&hop_3, reason_vxlan_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return vxlan_in_ipv6_eth_ipv4_any_rule_send_ipv4(skb, data, inner_options_end, payload_len,
 							 &hop_3, &fib_3);
 }
 
 static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rest(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end, __u64 inner_end,
-							   struct val_peers *p, struct val_own *own)
+							   __u64 udp_end, __u64 inner_options_end,
+							   __u64 inner_end, struct val_peers *p,
+							   struct val_own *own)
 {
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_vxlan_in_udp_checksum);
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -2424,7 +4138,8 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rest(struct __sk_buff *skb
 							    payload_len);
 	}
 	if (!fr_has(own))
-		return vxlan_in_ipv6_eth_ipv4_any_rule(skb, data, inner_options_end, inner_end, p);
+		return vxlan_in_ipv6_eth_ipv4_any_rule(skb, data, udp_end, inner_options_end,
+						       inner_end, p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
@@ -2439,6 +4154,7 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_vxlan *vxlan = data + 62;
 	struct hdr_eth *eth = data + 70;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
@@ -2498,8 +4214,10 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2509,7 +4227,8 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
-	return vxlan_in_ipv6_eth_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+	return vxlan_in_ipv6_eth_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
+					       own);
 }
 
 static __always_inline int vxlan_in_ipv6_eth_ipv6_send(struct __sk_buff *skb, void *data,
@@ -2603,27 +4322,34 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6_rule_send(struct __sk_buff *sk
 }
 
 static __always_inline int vxlan_in_ipv6_eth_ipv6_rule(struct __sk_buff *skb, void *data,
-						       __u64 inner_end, struct val_peers *p)
+						       __u64 udp_end, __u64 inner_end,
+						       struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 84;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = data + 84;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_vxlan_in_udp_has_checksum);
-	if (be8(&ipv6->hop_limit) <= 1)
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_vxlan_in_udp_checksum);
+	if (be8(&ipv6_2->hop_limit) <= 1)
 		return fr_up(skb, reason_vxlan_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
+	if (!fr_unicast(ipv6_2->src))
 		return fr_up(skb, reason_vxlan_in_martian_source);
-	if (fr_multicast(ipv6->dst))
+	if (fr_multicast(ipv6_2->dst))
 		return fr_up(skb, reason_vxlan_in_multicast);
-	if (!fr_unicast(ipv6->dst))
+	if (!fr_unicast(ipv6_2->dst))
 		return fr_up(skb, reason_vxlan_in_martian_destination);
 	__u64 payload_len = inner_end - 124;
 	__u64 partial = fr_partial(skb);
@@ -2632,31 +4358,31 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6_rule(struct __sk_buff *skb, vo
 		return fr_up(skb, reason_vxlan_in_partial_checksum);
 	__builtin_memset(&fib_4, 0, sizeof(fib_4));
 	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6->src);
-	fib_4.src[1] = ld32(ipv6->src + 4);
-	fib_4.src[2] = ld32(ipv6->src + 8);
-	fib_4.src[3] = ld32(ipv6->src + 12);
-	fib_4.dst[0] = ld32(ipv6->dst);
-	fib_4.dst[1] = ld32(ipv6->dst + 4);
-	fib_4.dst[2] = ld32(ipv6->dst + 8);
-	fib_4.dst[3] = ld32(ipv6->dst + 12);
+	fib_4.src[0] = ld32(ipv6_2->src);
+	fib_4.src[1] = ld32(ipv6_2->src + 4);
+	fib_4.src[2] = ld32(ipv6_2->src + 8);
+	fib_4.src[3] = ld32(ipv6_2->src + 12);
+	fib_4.dst[0] = ld32(ipv6_2->dst);
+	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
+	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
+	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
 		return fr_up(skb, fr_unusable(&hop_4, reason_vxlan_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return vxlan_in_ipv6_eth_ipv6_rule_send(skb, data, payload_len, &hop_4, &fib_4);
 }
 
 static __always_inline int vxlan_in_ipv6_eth_ipv6_rest(struct __sk_buff *skb, void *data,
-						       __u64 inner_end, struct val_peers *p,
-						       struct val_own *own)
+						       __u64 udp_end, __u64 inner_end,
+						       struct val_peers *p, struct val_own *own)
 {
 	/* when: own */
 	if (!fr_has(own))
-		return vxlan_in_ipv6_eth_ipv6_rule(skb, data, inner_end, p);
+		return vxlan_in_ipv6_eth_ipv6_rule(skb, data, udp_end, inner_end, p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
@@ -2714,8 +4440,10 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -2727,19 +4455,27 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_vxlan_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
+				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
+				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
+				ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_vxlan_in_udp_checksum);
 		__u64 payload_len = inner_end - 124;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 124 &&
 		       (partial & 0xffff) < ((124ULL + payload_len) - 1))))
 			return fr_up(skb, reason_vxlan_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -2747,7 +4483,7 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 		return vxlan_in_ipv6_eth_ipv6_send(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv6_eth_ipv6_rest(skb, data, inner_end, p, own);
+	return vxlan_in_ipv6_eth_ipv6_rest(skb, data, udp_end, inner_end, p, own);
 }
 
 static __always_inline int vxlan_in_ipv6_eth(struct __sk_buff *skb, void *data, void *data_end,
@@ -2889,7 +4625,7 @@ enum {
 	reason_geneve_in_ipv4_any_version, reason_geneve_in_ipv4_any_ihl,
 	reason_geneve_in_ipv4_any_options, reason_geneve_in_ipv4_any_total_length,
 	reason_geneve_in_ipv4_any_checksum, reason_geneve_in_no_peers, reason_geneve_in_changing,
-	reason_geneve_in_no_match, reason_geneve_in_ecn, reason_geneve_in_udp_has_checksum,
+	reason_geneve_in_no_match, reason_geneve_in_ecn, reason_geneve_in_udp_checksum,
 	reason_geneve_in_partial_checksum, reason_geneve_in_no_memory, reason_geneve_in_fault,
 	reason_geneve_in_hop_limit, reason_geneve_in_too_big, reason_geneve_in_no_route,
 	reason_geneve_in_local, reason_geneve_in_unreachable, reason_geneve_in_blackhole,
@@ -3015,18 +4751,22 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rule_send(struct __sk_buff *s
 }
 
 static __always_inline int
-geneve_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			     void *at_geneve_options_end, __u64 inner_options_end, __u64 inner_end,
-			     struct val_peers *p)
+geneve_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+			     __u64 geneve_options_end, void *at_geneve_options_end,
+			     __u64 inner_options_end, __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_geneve_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_geneve_in_udp_checksum);
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
 	if (be8(&ipv4_any->ttl) <= 1)
@@ -3053,17 +4793,18 @@ geneve_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 geneve_opt
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv4_ipv4_any_rule_send(skb, data, geneve_options_end,
 						 at_geneve_options_end, inner_options_end,
 						 payload_len, &hop_1, &fib_1);
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			     void *at_geneve_options_end, __u64 inner_options_end, __u64 inner_end,
-			     struct val_peers *p, struct val_own *own)
+static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
+							__u64 udp_end, __u64 geneve_options_end,
+							void *at_geneve_options_end,
+							__u64 inner_options_end, __u64 inner_end,
+							struct val_peers *p, struct val_own *own)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
@@ -3077,16 +4818,21 @@ geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_opt
 	/* when: own */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_geneve_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -3096,7 +4842,7 @@ geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_opt
 						    payload_len);
 	}
 	if (!fr_has(own))
-		return geneve_in_ipv4_ipv4_any_rule(skb, data, geneve_options_end,
+		return geneve_in_ipv4_ipv4_any_rule(skb, data, udp_end, geneve_options_end,
 						    at_geneve_options_end, inner_options_end,
 						    inner_end, p);
 
@@ -3114,6 +4860,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_geneve *geneve = data + 42;
 	struct hdr_eth *eth = at_geneve_options_end;
+	struct hdr_udp *udp = data + 34;
 
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
@@ -3176,12 +4923,14 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
-	return geneve_in_ipv4_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
-					    inner_options_end, inner_end, p, own);
+	return geneve_in_ipv4_ipv4_any_rest(skb, data, udp_end, geneve_options_end,
+					    at_geneve_options_end, inner_options_end, inner_end, p,
+					    own);
 }
 
 static __always_inline int
@@ -3291,20 +5040,24 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 }
 
 static __always_inline int geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data,
-						    __u64 geneve_options_end,
+						    __u64 udp_end, __u64 geneve_options_end,
 						    void *at_geneve_options_end, __u64 inner_end,
 						    struct val_peers *p, struct val_own *own)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
 
 	/* when: own */
 	if (!fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_geneve_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		if (be8(&ipv6->hop_limit) <= 1)
@@ -3336,7 +5089,7 @@ static __always_inline int geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void 
 		if (unlikely(!fr_usable(&hop_2)))
 			return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		return geneve_in_ipv4_ipv6_send_ipv6_2(skb, data, geneve_options_end,
 						       at_geneve_options_end, payload_len, &hop_2,
@@ -3401,8 +5154,9 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -3415,16 +5169,21 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	/* when: own */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_geneve_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		__u64 payload_len = inner_end - (geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= (geneve_options_end + 54) &&
 		       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -3433,8 +5192,8 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 						     at_geneve_options_end, payload_len);
 	}
 
-	return geneve_in_ipv4_ipv6_rest(skb, data, geneve_options_end, at_geneve_options_end,
-					inner_end, p, own);
+	return geneve_in_ipv4_ipv6_rest(skb, data, udp_end, geneve_options_end,
+					at_geneve_options_end, inner_end, p, own);
 }
 
 static __always_inline int geneve_in_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -3672,18 +5431,24 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_bu
 }
 
 static __always_inline int
-geneve_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			     void *at_geneve_options_end, __u64 inner_options_end, __u64 inner_end,
-			     struct val_peers *p)
+geneve_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+			     __u64 geneve_options_end, void *at_geneve_options_end,
+			     __u64 inner_options_end, __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_geneve_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_geneve_in_udp_checksum);
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
 	if (be8(&ipv4_any->ttl) <= 1)
@@ -3710,17 +5475,18 @@ geneve_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 geneve_opt
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return geneve_in_ipv6_ipv4_any_rule_send_ipv4(skb, data, geneve_options_end,
 						      at_geneve_options_end, inner_options_end,
 						      payload_len, &hop_1, &fib_1);
 }
 
-static __always_inline int
-geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
-			     void *at_geneve_options_end, __u64 inner_options_end, __u64 inner_end,
-			     struct val_peers *p, struct val_own *own)
+static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
+							__u64 udp_end, __u64 geneve_options_end,
+							void *at_geneve_options_end,
+							__u64 inner_options_end, __u64 inner_end,
+							struct val_peers *p, struct val_own *own)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
@@ -3736,16 +5502,23 @@ geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_opt
 	/* when: own */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_geneve_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -3755,7 +5528,7 @@ geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_opt
 							 payload_len);
 	}
 	if (!fr_has(own))
-		return geneve_in_ipv6_ipv4_any_rule(skb, data, geneve_options_end,
+		return geneve_in_ipv6_ipv4_any_rule(skb, data, udp_end, geneve_options_end,
 						    at_geneve_options_end, inner_options_end,
 						    inner_end, p);
 
@@ -3773,6 +5546,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_geneve *geneve = data + 62;
 	struct hdr_eth *eth = at_geneve_options_end;
+	struct hdr_udp *udp = data + 54;
 
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
@@ -3835,12 +5609,15 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
-	return geneve_in_ipv6_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
-					    inner_options_end, inner_end, p, own);
+	return geneve_in_ipv6_ipv4_any_rest(skb, data, udp_end, geneve_options_end,
+					    at_geneve_options_end, inner_options_end, inner_end, p,
+					    own);
 }
 
 static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -3950,29 +5727,35 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 }
 
 static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
-						    __u64 geneve_options_end,
+						    __u64 udp_end, __u64 geneve_options_end,
 						    void *at_geneve_options_end, __u64 inner_end,
 						    struct val_peers *p, struct val_own *own)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = at_geneve_options_end + 14;
 
 	/* when: own */
 	if (!fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_geneve_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		if (be8(&ipv6->hop_limit) <= 1)
+		if (be8(&ipv6_2->hop_limit) <= 1)
 			return fr_up(skb, reason_geneve_in_hop_limit);
-		if (!fr_unicast(ipv6->src))
+		if (!fr_unicast(ipv6_2->src))
 			return fr_up(skb, reason_geneve_in_martian_source);
-		if (fr_multicast(ipv6->dst))
+		if (fr_multicast(ipv6_2->dst))
 			return fr_up(skb, reason_geneve_in_multicast);
-		if (!fr_unicast(ipv6->dst))
+		if (!fr_unicast(ipv6_2->dst))
 			return fr_up(skb, reason_geneve_in_martian_destination);
 		__u64 payload_len = inner_end - (geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
@@ -3982,20 +5765,20 @@ static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void 
 			return fr_up(skb, reason_geneve_in_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
 		fib_2.family = AF_INET6;
-		fib_2.src[0] = ld32(ipv6->src);
-		fib_2.src[1] = ld32(ipv6->src + 4);
-		fib_2.src[2] = ld32(ipv6->src + 8);
-		fib_2.src[3] = ld32(ipv6->src + 12);
-		fib_2.dst[0] = ld32(ipv6->dst);
-		fib_2.dst[1] = ld32(ipv6->dst + 4);
-		fib_2.dst[2] = ld32(ipv6->dst + 8);
-		fib_2.dst[3] = ld32(ipv6->dst + 12);
+		fib_2.src[0] = ld32(ipv6_2->src);
+		fib_2.src[1] = ld32(ipv6_2->src + 4);
+		fib_2.src[2] = ld32(ipv6_2->src + 8);
+		fib_2.src[3] = ld32(ipv6_2->src + 12);
+		fib_2.dst[0] = ld32(ipv6_2->dst);
+		fib_2.dst[1] = ld32(ipv6_2->dst + 4);
+		fib_2.dst[2] = ld32(ipv6_2->dst + 8);
+		fib_2.dst[3] = ld32(ipv6_2->dst + 12);
 		if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
 			return fr_up(skb, reason_geneve_in_too_big);
 		if (unlikely(!fr_usable(&hop_2)))
 			return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end,
 						  at_geneve_options_end, payload_len, &hop_2,
@@ -4060,8 +5843,10 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 			own = NULL;
 	}
 
-	/* when:  "inner_eth.dst == p.own" */
-	if (!(ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)))
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -4074,16 +5859,24 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	/* when: own */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_geneve_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
+				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
+				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
+				ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		__u64 payload_len = inner_end - (geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= (geneve_options_end + 54) &&
 		       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
 			return fr_up(skb, reason_geneve_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -4092,8 +5885,8 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 						at_geneve_options_end, payload_len);
 	}
 
-	return geneve_in_ipv6_ipv6_rest(skb, data, geneve_options_end, at_geneve_options_end,
-					inner_end, p, own);
+	return geneve_in_ipv6_ipv6_rest(skb, data, udp_end, geneve_options_end,
+					at_geneve_options_end, inner_end, p, own);
 }
 
 static __always_inline int geneve_in_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -4402,7 +6195,7 @@ static __always_inline int ipip_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, voi
 		if (unlikely(!fr_usable(&hop_1)))
 			return fr_up(skb, fr_unusable(&hop_1, reason_ipip_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		return ipip_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len,
 						    &hop_1, &fib_1);
@@ -4480,7 +6273,7 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - inner_options_end;
@@ -4489,6 +6282,8 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -4625,7 +6420,7 @@ static __always_inline int ipip_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *d
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb, fr_unusable(&hop_2, reason_ipip_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
 }
@@ -4684,7 +6479,7 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - 74;
@@ -4692,6 +6487,8 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 74 && (partial & 0xffff) < ((74ULL + payload_len) - 1))))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -4889,7 +6686,7 @@ static __always_inline int ipip_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, voi
 		if (unlikely(!fr_usable(&hop_3)))
 			return fr_up(skb, fr_unusable(&hop_3, reason_ipip_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 		return ipip_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len,
 							 &hop_3, &fib_3);
@@ -4969,7 +6766,7 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - inner_options_end;
@@ -4978,6 +6775,8 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -5114,7 +6913,7 @@ static __always_inline int ipip_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *d
 	if (unlikely(!fr_usable(&hop_4)))
 		return fr_up(skb, fr_unusable(&hop_4, reason_ipip_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
 }
@@ -5173,7 +6972,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - 94;
@@ -5181,6 +6980,8 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 94 && (partial & 0xffff) < ((94ULL + payload_len) - 1))))
 			return fr_up(skb, reason_ipip_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -5282,8 +7083,8 @@ enum {
 	reason_fou_in_udp_length, reason_fou_in_gso_packet, reason_fou_in_ipv4_any_version,
 	reason_fou_in_ipv4_any_ihl, reason_fou_in_ipv4_any_options,
 	reason_fou_in_ipv4_any_total_length, reason_fou_in_ipv4_any_checksum,
-	reason_fou_in_no_match, reason_fou_in_no_peers, reason_fou_in_changing, reason_fou_in_ecn,
-	reason_fou_in_udp_has_checksum, reason_fou_in_partial_checksum, reason_fou_in_no_memory,
+	reason_fou_in_no_peers, reason_fou_in_changing, reason_fou_in_no_match, reason_fou_in_ecn,
+	reason_fou_in_udp_checksum, reason_fou_in_partial_checksum, reason_fou_in_no_memory,
 	reason_fou_in_fault, reason_fou_in_hop_limit, reason_fou_in_too_big, reason_fou_in_no_route,
 	reason_fou_in_local, reason_fou_in_unreachable, reason_fou_in_blackhole,
 	reason_fou_in_prohibit, reason_fou_in_no_rule, reason_fou_in_ipv6_version,
@@ -5393,12 +7194,13 @@ static __always_inline int fou_in_ipv4_ipv4_any_rule_send(struct __sk_buff *skb,
 }
 
 static __always_inline int fou_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 inner_end,
-						     struct val_peers *p)
+						     __u64 udp_end, __u64 inner_options_end,
+						     __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
@@ -5406,8 +7208,11 @@ static __always_inline int fou_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void
 		return fr_up(skb, reason_fou_in_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_fou_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_fou_in_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
 		return fr_up(skb, reason_fou_in_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
@@ -5432,33 +7237,39 @@ static __always_inline int fou_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_fou_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return fou_in_ipv4_ipv4_any_rule_send(skb, data, inner_options_end, payload_len, &hop_1,
 					      &fib_1);
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 inner_end,
-						     struct val_peers *p, struct val_own *own)
+static __always_inline int
+fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
+			  __u64 inner_end, struct val_peers *p, struct val_own *own)
 {
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_fou_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -5466,7 +7277,8 @@ static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void
 		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
 	if (!fr_has(own))
-		return fou_in_ipv4_ipv4_any_rule(skb, data, inner_options_end, inner_end, p);
+		return fou_in_ipv4_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
+						 p);
 
 	/* fou_in: { */
 	return fr_up(skb, reason_fou_in_no_rule);
@@ -5477,8 +7289,8 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 42;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
@@ -5507,11 +7319,6 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
 		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
 
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6))" */
-	if (be16(&udp->dst_port) != (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
-				     0x15b4ULL))
-		return fr_up(skb, reason_fou_in_no_match);
-
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
 	{
@@ -5539,12 +7346,19 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 			own = NULL;
 	}
 
+	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
+	if (!(be16(&udp->dst_port) == (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+				       0x15b4ULL) &&
+				       (p->zero || !(be16(&udp->checksum) == 0) ||
+					(be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, reason_fou_in_no_match);
+
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
-	return fou_in_ipv4_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
 }
 
 static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
@@ -5637,12 +7451,13 @@ static __always_inline int fou_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *skb
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *data, __u64 inner_end,
-						 struct val_peers *p)
+static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+						 __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 42;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
@@ -5650,8 +7465,11 @@ static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_fou_in_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_fou_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_fou_in_udp_checksum);
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_fou_in_hop_limit);
 	if (!fr_unicast(ipv6->src))
@@ -5680,17 +7498,18 @@ static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *da
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb, fr_unusable(&hop_2, reason_fou_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return fou_in_ipv4_ipv6_rule_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
 }
 
-static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
-						 struct val_peers *p, struct val_own *own)
+static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+						 __u64 inner_end, struct val_peers *p,
+						 struct val_own *own)
 {
 	/* when: own */
 	if (!fr_has(own))
-		return fou_in_ipv4_ipv6_rule(skb, data, inner_end, p);
+		return fou_in_ipv4_ipv6_rule(skb, data, udp_end, inner_end, p);
 
 	/* fou_in: { */
 	return fr_up(skb, reason_fou_in_no_rule);
@@ -5700,8 +7519,8 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 					    const struct fr_lease *lease, __u64 udp_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 42;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
@@ -5714,11 +7533,6 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 inner_end = 82ULL + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv6_payload_length);
-
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6))" */
-	if (be16(&udp->dst_port) != (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
-				     0x15b4ULL))
-		return fr_up(skb, reason_fou_in_no_match);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -5747,6 +7561,13 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 			own = NULL;
 	}
 
+	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
+	if (!(be16(&udp->dst_port) == (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+				       0x15b4ULL) &&
+				       (p->zero || !(be16(&udp->checksum) == 0) ||
+					(be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, reason_fou_in_no_match);
+
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 &&
@@ -5756,18 +7577,23 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_fou_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
 		__u64 payload_len = inner_end - 82;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 82 && (partial & 0xffff) < ((82ULL + payload_len) - 1))))
 			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -5775,7 +7601,7 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		return fou_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return fou_in_ipv4_ipv6_rest(skb, data, inner_end, p, own);
+	return fou_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p, own);
 }
 
 static __always_inline int fou_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -5938,12 +7764,13 @@ static __always_inline int fou_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buff 
 }
 
 static __always_inline int fou_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 inner_end,
-						     struct val_peers *p)
+						     __u64 udp_end, __u64 inner_options_end,
+						     __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
@@ -5951,8 +7778,13 @@ static __always_inline int fou_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void
 		return fr_up(skb, reason_fou_in_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_fou_in_udp_has_checksum);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_fou_in_udp_checksum);
 	if (be8(&ipv4_any->ttl) <= 1)
 		return fr_up(skb, reason_fou_in_hop_limit);
 	if (!fr_unicast_v4(ld32(ipv4_any->src)))
@@ -5977,33 +7809,41 @@ static __always_inline int fou_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb, fr_unusable(&hop_3, reason_fou_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return fou_in_ipv6_ipv4_any_rule_send_ipv4(skb, data, inner_options_end, payload_len,
 						   &hop_3, &fib_3);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						     __u64 inner_options_end, __u64 inner_end,
-						     struct val_peers *p, struct val_own *own)
+static __always_inline int
+fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
+			  __u64 inner_end, struct val_peers *p, struct val_own *own)
 {
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_fou_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -6011,7 +7851,8 @@ static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void
 		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
 	if (!fr_has(own))
-		return fou_in_ipv6_ipv4_any_rule(skb, data, inner_options_end, inner_end, p);
+		return fou_in_ipv6_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
+						 p);
 
 	/* fou_in: { */
 	return fr_up(skb, reason_fou_in_no_rule);
@@ -6022,8 +7863,8 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 62;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv4_any + 1) > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
@@ -6052,11 +7893,6 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
 		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
 
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6))" */
-	if (be16(&udp->dst_port) != (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
-				     0x15b4ULL))
-		return fr_up(skb, reason_fou_in_no_match);
-
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
 	{
@@ -6084,6 +7920,13 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 			own = NULL;
 	}
 
+	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
+	if (!(be16(&udp->dst_port) == (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
+				       0x15b4ULL) &&
+				       (p->zero || !(be16(&udp->checksum) == 0) ||
+					(be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return fr_up(skb, reason_fou_in_no_match);
+
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
@@ -6091,7 +7934,7 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
-	return fou_in_ipv6_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
 }
 
 static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -6184,28 +8027,34 @@ static __always_inline int fou_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *data, __u64 inner_end,
-						 struct val_peers *p)
+static __always_inline int fou_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+						 __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = data + 62;
 
 	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
 
 	/* "?(FOU)": ["udp", "outer"] */
-	if (be16(&udp->checksum) != 0)
-		return fr_up(skb, reason_fou_in_udp_has_checksum);
-	if (be8(&ipv6->hop_limit) <= 1)
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_fou_in_udp_checksum);
+	if (be8(&ipv6_2->hop_limit) <= 1)
 		return fr_up(skb, reason_fou_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
+	if (!fr_unicast(ipv6_2->src))
 		return fr_up(skb, reason_fou_in_martian_source);
-	if (fr_multicast(ipv6->dst))
+	if (fr_multicast(ipv6_2->dst))
 		return fr_up(skb, reason_fou_in_multicast);
-	if (!fr_unicast(ipv6->dst))
+	if (!fr_unicast(ipv6_2->dst))
 		return fr_up(skb, reason_fou_in_martian_destination);
 	__u64 payload_len = inner_end - 102;
 	__u64 partial = fr_partial(skb);
@@ -6214,30 +8063,31 @@ static __always_inline int fou_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_fou_in_partial_checksum);
 	__builtin_memset(&fib_4, 0, sizeof(fib_4));
 	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6->src);
-	fib_4.src[1] = ld32(ipv6->src + 4);
-	fib_4.src[2] = ld32(ipv6->src + 8);
-	fib_4.src[3] = ld32(ipv6->src + 12);
-	fib_4.dst[0] = ld32(ipv6->dst);
-	fib_4.dst[1] = ld32(ipv6->dst + 4);
-	fib_4.dst[2] = ld32(ipv6->dst + 8);
-	fib_4.dst[3] = ld32(ipv6->dst + 12);
+	fib_4.src[0] = ld32(ipv6_2->src);
+	fib_4.src[1] = ld32(ipv6_2->src + 4);
+	fib_4.src[2] = ld32(ipv6_2->src + 8);
+	fib_4.src[3] = ld32(ipv6_2->src + 12);
+	fib_4.dst[0] = ld32(ipv6_2->dst);
+	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
+	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
+	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
 		return fr_up(skb, fr_unusable(&hop_4, reason_fou_in_no_route));
 
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h}, for a... */
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
 	return fou_in_ipv6_ipv6_rule_send(skb, data, payload_len, &hop_4, &fib_4);
 }
 
-static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
-						 struct val_peers *p, struct val_own *own)
+static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+						 __u64 inner_end, struct val_peers *p,
+						 struct val_own *own)
 {
 	/* when: own */
 	if (!fr_has(own))
-		return fou_in_ipv6_ipv6_rule(skb, data, inner_end, p);
+		return fou_in_ipv6_ipv6_rule(skb, data, udp_end, inner_end, p);
 
 	/* fou_in: { */
 	return fr_up(skb, reason_fou_in_no_rule);
@@ -6247,8 +8097,8 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 					    const struct fr_lease *lease, __u64 udp_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 62;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
@@ -6261,11 +8111,6 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	__u64 inner_end = 102ULL + be16(&ipv6->payload_length);
 	if (inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv6_payload_length);
-
-	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6))" */
-	if (be16(&udp->dst_port) != (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
-				     0x15b4ULL))
-		return fr_up(skb, reason_fou_in_no_match);
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -6294,6 +8139,13 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 			own = NULL;
 	}
 
+	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
+	if (!(be16(&udp->dst_port) == (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
+				       0x15b4ULL) &&
+				       (p->zero || !(be16(&udp->checksum) == 0) ||
+					(be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
+		return fr_up(skb, reason_fou_in_no_match);
+
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
 	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
@@ -6303,19 +8155,27 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 
 	/* when: own */
 	if (fr_has(own)) { /* rule */
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back {pop: h... */
+		/* }, for a in end {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
 		/* "?(FOU)": ["udp", "outer"] */
-		if (be16(&udp->checksum) != 0)
-			return fr_up(skb, reason_fou_in_udp_has_checksum);
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
+				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
+				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
+				ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
 		__u64 payload_len = inner_end - 102;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 102 &&
 		       (partial & 0xffff) < ((102ULL + payload_len) - 1))))
 			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
@@ -6323,7 +8183,7 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		return fou_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
 
-	return fou_in_ipv6_ipv6_rest(skb, data, inner_end, p, own);
+	return fou_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p, own);
 }
 
 static __always_inline int fou_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
