@@ -70,6 +70,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 		options.Logger = slog.New(slog.NewTextHandler(a.err, nil))
 		options.AttachmentChanged = nil
 	}
+	in.log = options.Logger
 	if opt.control != "" {
 		options.Control = &control.Server{Path: opt.control, Stop: stop}
 	}
@@ -141,7 +142,9 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 	if err != nil {
 		return runError(err)
 	}
-	w := &watcher{app: a, relay: relay, receivers: receivers, traffic: in.traffic, out: a.out, machine: a.machine}
+	w := &watcher{
+		app: a, relay: relay, receivers: receivers, traffic: in.traffic, out: a.out, machine: a.machine, log: in.log,
+	}
 	if opt.events {
 		w.out = a.err
 		var stop context.CancelCauseFunc
@@ -251,6 +254,8 @@ type watcher struct {
 	traffic   *traffic // nil: packets come from this machine's interfaces
 	out       io.Writer
 	machine   bool // JSON, one line each time
+	log       *slog.Logger
+	merged    bool // it is said that merged datagrams come
 	view      view
 }
 
@@ -358,6 +363,9 @@ func (w *watcher) look(now time.Time) ([]rate, error) {
 		}
 		for i, n := range counts {
 			reason := p.Desc().Reasons[i]
+			if reason.Name == superPackets && n.Packets > 0 {
+				w.sayMerged(fmt.Sprintf("%s passes GSO packets to the stack", p.Name()))
+			}
 			all = append(all, tally{
 				program: p.Name(), kind: reason.Kind.String(), reason: reason.Name, doc: reason.Doc,
 				packets: n.Packets, bytes: n.Bytes,

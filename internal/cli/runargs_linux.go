@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -11,6 +12,7 @@ import (
 // What `run` takes on the command line, in the values of package runtime.
 type runInput struct {
 	page     string // the address of the page about the relay, or ""
+	log      *slog.Logger
 	attach   []attachment
 	settings map[string]any
 	sessions []sessionInput

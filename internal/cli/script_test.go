@@ -3,13 +3,16 @@
 package cli_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +20,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/cli"
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
@@ -64,6 +68,8 @@ func scripts(t *testing.T, dir string) {
 			"line":     line,
 			"udp":      udp,
 			"attached": attached,
+			"merging":  merging,
+			"burst":    burst,
 		},
 	})
 }
@@ -123,6 +129,57 @@ func udp(ts *testscript.TestScript, neg bool, args []string) {
 		_, err = c.Write(payload)
 		return err
 	}))
+}
+
+// merging HOST ADDRESS: opens a socket that asks for merged datagrams (UDP_GRO), until the script ends.
+func merging(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 {
+		ts.Fatalf("usage: merging HOST ADDRESS")
+	}
+	at := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[1]))
+	ts.Check((*ts.Value(network{}).(*map[string]*testnet.Host))[args[0]].Do(func() error {
+		c, err := net.ListenUDP("udp", at)
+		if err != nil {
+			return err
+		}
+		ts.Defer(func() { _ = c.Close() })
+		return option(c, unix.UDP_GRO, 1)
+	}))
+}
+
+// burst HOST FROM TO HEX N: sends N datagrams at once, which the host's device takes apart (UDP_SEGMENT).
+func burst(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 5 {
+		ts.Fatalf("usage: burst HOST FROM TO HEX N")
+	}
+	payload, err := hex.DecodeString(args[3])
+	ts.Check(err)
+	n, err := strconv.Atoi(args[4])
+	ts.Check(err)
+	from := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[1]))
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[2]))
+	ts.Check((*ts.Value(network{}).(*map[string]*testnet.Host))[args[0]].Do(func() error {
+		c, err := net.DialUDP("udp", from, to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if err := option(c, unix.UDP_SEGMENT, len(payload)); err != nil {
+			return err
+		}
+		_, err = c.Write(bytes.Repeat(payload, n))
+		return err
+	}))
+}
+
+func option(c *net.UDPConn, name, value int) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, name, value) })
+	return errors.Join(err, set)
 }
 
 // attached HOST DEVICE N: waits until this many programs are attached to the device's ingress, for at most ten

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,16 +13,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// merging looks for sockets with UDP_GRO. The kernel merges the datagrams that such a socket receives before a program
-// at tc/ingress sees them, and a relay passes merged datagrams to the stack.
-func merging() Check {
-	c := Check{Name: "merged datagrams", Status: OK, Found: "no socket asks for them (UDP_GRO)"}
+// Merging looks for what has the kernel merge datagrams that it receives: sockets with UDP_GRO, and devices that are told
+// to. That happens before a program at tc/ingress sees them, and a relay that would change each of them passes what is
+// merged to the stack.
+func Merging() Check {
+	c := Check{Name: "merged datagrams", Status: OK, Found: "no socket (UDP_GRO) and no device asks for them"}
+	programs, err := mergingSockets()
+	devices := mergingDevices()
+	var found, do []string
+	if len(programs) > 0 {
+		found = append(found, fmt.Sprintf("sockets of %s ask for them (UDP_GRO)", strings.Join(programs, ", ")))
+		do = append(do, "a server whose packets are relayed turns UDP_GRO off")
+	}
+	for _, d := range devices {
+		found = append(found, fmt.Sprintf("%s makes them (%s)", d.name, strings.Join(d.features, ", ")))
+		for _, f := range d.features {
+			do = append(do, fmt.Sprintf("ethtool -K %s %s off", d.name, f))
+		}
+	}
+	switch {
+	case len(found) > 0:
+		c.Status = Warning
+		c.Found = strings.Join(found, "; ") + ": a relay passes them to the stack"
+		c.Do = strings.Join(do, "; ")
+	case err != nil:
+		c.Status, c.Found = Info, "unknown: "+err.Error()
+	}
+	return c
+}
+
+// mergingSockets returns the names of programs in this network namespace that have sockets with UDP_GRO.
+func mergingSockets() (programs []string, err error) {
 	udp, err := udpSockets()
 	if err != nil {
-		c.Status, c.Found = Info, "unknown: "+reasonOf(err)
-		return c
+		return nil, errors.New(reasonOf(err))
 	}
-	var programs []string
 	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is right
 	for _, path := range fds {
 		target, err := os.Readlink(path)
@@ -33,21 +59,15 @@ func merging() Check {
 		fd, _ := strconv.Atoi(parts[4])
 		on, err := mergesDatagrams(pid, fd)
 		if err == unix.EPERM {
-			c.Status, c.Found = Info, "unknown: only root may look at the sockets of other programs"
-			return c
+			return nil, errors.New("only root may look at the sockets of other programs")
 		}
 		if on {
 			name, _ := os.ReadFile(filepath.Join("/proc", parts[2], "comm"))
 			programs = append(programs, strings.TrimSpace(string(name)))
 		}
 	}
-	if slices.Sort(programs); len(programs) > 0 {
-		c.Status = Warning
-		c.Found = fmt.Sprintf("sockets of %s ask for them (UDP_GRO): a relay passes them to the stack",
-			strings.Join(slices.Compact(programs), ", "))
-		c.Do = "a server whose packets are relayed turns UDP_GRO off"
-	}
-	return c
+	slices.Sort(programs)
+	return slices.Compact(programs), nil
 }
 
 // udpSockets returns the UDP sockets of this network namespace, as links in /proc name them.

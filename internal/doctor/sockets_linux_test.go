@@ -32,7 +32,7 @@ func TestMerging(t *testing.T) {
 		}); err != nil || option != nil {
 			t.Fatal(err, option)
 		}
-		check := merging()
+		check := Merging()
 		if found := strings.Contains(check.Found, name); found != (on == 1) || found && check.Status != Warning {
 			t.Errorf("UDP_GRO %d: %+v", on, check)
 		}
