@@ -93,6 +93,8 @@ type renderer struct {
 	sameSize   int               // numbers that go with it
 	frontSize  int               // bytes of the front of a packet that goes to many
 	more       bool              // the second part of the header is needed
+	checks     map[string]*check // what is checked, as C
+	dry        bool              // what is rendered is only looked at
 	err        error
 }
 
@@ -190,6 +192,7 @@ func (r *renderer) file() *fileData {
 		r.event(e, d)
 	}
 	reasons := 0
+	r.findChecks()
 	for _, prog := range p.Programs {
 		d.Programs = append(d.Programs, r.program(prog))
 		reasons = max(reasons, prog.Base+len(prog.Reasons))

@@ -5,6 +5,7 @@
 //	prog_P      is what the kernel calls: the lease, the link layer, and which headers follow
 //	P_ipv4      decides on one path: it reads the packet, looks up, guards; it ends in fr_up, fr_drop,
 //	            or one of the next
+//	check_udp   checks a header in the same way for several paths or programs (checks.go)
 //	P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
 //	P_send_ipv4 does so for packets of several kinds that leave as one, from the second half on (halves.go)

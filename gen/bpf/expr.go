@@ -35,7 +35,7 @@ func number(v uint64) string {
 func (f *function) expr(e ir.Expr) string {
 	switch e := e.(type) {
 	case *ir.Const:
-		return number(e.V)
+		return f.constantOf(e.V, "")
 	case *ir.Load:
 		return f.load(e)
 	case *ir.VarRef:
@@ -131,7 +131,7 @@ func (f *function) wide(e ir.Expr) string {
 	switch e := e.(type) {
 	case *ir.Const:
 		if e.V <= 0x7FFFFFFF {
-			return number(e.V) + "ULL"
+			return f.constantOf(e.V, "ULL")
 		}
 	case *ir.Meta, *ir.SettingRef, *ir.RowMember, *ir.ByteAt, *ir.RowHas, *ir.Not, *ir.BytesEq, *ir.InPrefix, *ir.IsV4,
 		*ir.Unicast, *ir.Multicast, *ir.SumOK:

@@ -226,7 +226,11 @@ func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (ou
 			if v := key.part.At.Base; v != nil {
 				from = f.pointerName(v)
 			}
-			decl += " = " + offset(from, key.part.At.Const)
+			if f.checking != nil && key.part == f.checking.part {
+				decl += " = " + from + " + " + atPlace
+			} else {
+				decl += " = " + offset(from, key.part.At.Const)
+			}
 		}
 		out = append(out, decl+";")
 	}

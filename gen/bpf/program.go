@@ -76,6 +76,8 @@ type function struct {
 	given        map[*ir.Var]bool  // pointers to variable places that it is given
 	routed       map[lookedUp]bool // route lookups that it makes itself
 
+	checking *checking // it makes checks for others
+
 	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
 	fan       *fan
 	turn      *fan        // it runs once a receiver
@@ -272,7 +274,7 @@ func (f *function) gap() {
 // is another one than before.
 func (f *function) quote(pos diag.Pos) {
 	at := diag.Pos{File: pos.File, Line: pos.Line}
-	if !pos.IsValid() || f.opt.Quote == nil || f.quoted[at] {
+	if !pos.IsValid() || f.opt.Quote == nil || f.quoted[at] || f.checking != nil {
 		return
 	}
 	f.quoted[at] = true
@@ -303,7 +305,10 @@ func (f *function) up(reason int) string {
 
 // upFor is the statement by which a packet passes to the stack; reason is C.
 func (f *function) upFor(reason string) string {
-	if !f.prog.flow {
+	switch {
+	case f.checking != nil:
+		return fmt.Sprintf("return fr_up(skb, %s);", whyMark+reason+whyMark)
+	case !f.prog.flow:
 		return fmt.Sprintf("return fr_up(skb, %s);", reason)
 	}
 	return fmt.Sprintf("return fr_leave(%s, %s);", f.length(), reason)

@@ -21,7 +21,7 @@ const (
 	branchSize = 12 // statements from which on a branch is a function
 	restSize   = 10 // statements that are worth a function
 	longLines  = 45 // lines after which a function ends where a header begins
-	maxLines   = 60 // lines after which it ends anywhere
+	maxLines   = 52 // lines after which it ends anywhere
 )
 
 // ends reports whether all ways through a block end the packet's way.

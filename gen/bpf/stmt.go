@@ -26,6 +26,10 @@ func (f *function) block(stmts []ir.Stmt) bool {
 			f.stmt(ir.Pos(s), "return %s;", f.goOn(name, stmts[i:]))
 			return true
 		}
+		if n := f.check(stmts[i:]); n > 0 {
+			i += n - 1
+			continue
+		}
 		if n := f.guards(stmts[i:]); n > 1 {
 			f.guard(stmts[i : i+n])
 			i += n - 1

@@ -122,6 +122,9 @@ func (w *writer) add(list []summand) string {
 		parts = append(parts, name)
 	}
 	if fixed > 0 || len(parts) == 0 {
+		for fixed>>16 != 0 {
+			fixed = fixed&0xffff + fixed>>16
+		}
 		parts = append(parts, number(fixed))
 	}
 	if len(parts) == 1 {

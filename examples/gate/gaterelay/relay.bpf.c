@@ -394,6 +394,66 @@ enum {
 	reason_long_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_long_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_long_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_long_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_long_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_long_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_long_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_long_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_long_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_long_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_long_multicast + of);
+		return fr_up(skb, reason_long_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_long_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of,
+				     const __u32 of_2)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_long_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_long_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_long_udp_length + of_2);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_long_gso_packet + of_2);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_long_udp_length + of_2);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int long_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -720,24 +780,48 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
+static __always_inline int long_ipv4_rest_4(struct __sk_buff *skb, void *data,
 					    const struct fr_lease *lease)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 136, &total);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_long_no_totals,
+						reason_long_changing));
+	}
+
+	/* let origin = {net: networks: ["ip.src"]} */
+	struct val_networks *net;
+	{
+		struct key_networks key __attribute__((aligned(8))) = {};
+
+		key.prefix.len = 128;
+		fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+		net = find_networks(&key);
+	}
+	if (!net)
+		return fr_up(skb, reason_long_no_networks);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv4_send_9(skb, data, total, net);
+}
+
+static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, struct val_sources *src)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
 	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_sources *src;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, lease, 112, &src);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			src = NULL;
-	}
 	struct val_networks *net;
 	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
@@ -755,42 +839,60 @@ static __always_inline int long_ipv4_rest_3(struct __sk_buff *skb, void *data,
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 120, &total);
+				enum fr_found found = find_totals(&key, lease, 96, &total);
 				if (unlikely(found == FR_CHANGING))
 					return fr_up(skb, reason_long_changing);
 				if (found == FR_MISSING)
 					total = NULL;
 			}
 			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv4_send_8(skb, data, src, net, total);
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv4_send_7(skb, data, src, net, total);
+				}
 			}
 		}
 	}
-	struct val_totals *total_2;
+	struct val_sources *src_2;
 	{
-		struct key_totals key __attribute__((aligned(8))) = {};
+		struct key_sources key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, lease, 136, &total_2);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_long_no_totals,
-						reason_long_changing));
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		enum fr_found found = find_sources(&key, lease, 112, &src_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src_2 = NULL;
 	}
 	struct val_networks *net_2;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct val_totals *total_2;
+	if (fr_has(src_2)) { /* rule */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.prefix.len = 128;
-		fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-		net_2 = find_networks(&key);
+			key.prefix.len = 128;
+			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
+			net_2 = find_networks(&key);
+		}
+		if (fr_has(net_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 120, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv4_send_8(skb, data, src_2, net_2, total_2);
+			}
+		}
 	}
-	if (!net_2)
-		return fr_up(skb, reason_long_no_networks);
 
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv4_send_9(skb, data, total_2, net_2);
+	return long_ipv4_rest_4(skb, data, lease);
 }
 
 static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
@@ -861,72 +963,16 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		if (found == FR_MISSING)
 			src = NULL;
 	}
-	struct val_networks *net;
-	struct val_totals *total;
-	if (fr_has(src)) { /* rule */
-		/* let origin = {net: networks: ["ip.src"]} */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
 
-			key.prefix.len = 128;
-			fr_put_v4(key.prefix.addr, ld32(ipv4->src));
-			net = find_networks(&key);
-		}
-		if (fr_has(net)) { /* rule */
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 96, &total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
-				if (found == FR_MISSING)
-					total = NULL;
-			}
-			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular) { /* rule */
-					return long_ipv4_send_7(skb, data, src, net, total);
-				}
-			}
-		}
-	}
-
-	return long_ipv4_rest_3(skb, data, lease);
+	return long_ipv4_rest_3(skb, data, lease, src);
 }
 
 static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
-					  struct val_known *conn)
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
-	struct hdr_long *v_long = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {lookup: conn: known: [long_id], do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return long_ipv4_send(skb);
-	}
-
-	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) { /* rule */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh)) { /* rule */
-			return long_ipv4_send_2(skb);
-		}
-	}
+	struct hdr_long *v_long = data + 42;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
@@ -1001,51 +1047,15 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_long *v_long = data + 42;
+	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_long_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_long_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_long_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_long_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_long_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_long_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_long_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_long_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_long_multicast);
-		return fr_up(skb, reason_long_martian_destination);
-	}
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_long_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_long_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_long_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_long_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_long_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0, 0))
+		return TC_ACT_UNSPEC;
 
 	/* long: fields: [ */
 	if ((void *)(v_long + 1) > data_end)
@@ -1056,6 +1066,8 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
 	if ((be8(&v_long->form_to_flags) >> 7) != 1)
 		return fr_up(skb, reason_long_long_form);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_long_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
@@ -1073,8 +1085,58 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return long_ipv4_send(skb);
+	}
 
-	return long_ipv4_rest(skb, data, lease, now, udp_end, conn);
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return long_ipv4_send_2(skb);
+		}
+	}
+
+	return long_ipv4_rest(skb, data, lease, now, udp_end);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_long_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_long_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_long_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_long_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_long_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_long_multicast + of);
+		return fr_up(skb, reason_long_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_long_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int long_ipv6_send(struct __sk_buff *skb)
@@ -1403,24 +1465,48 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
+static __always_inline int long_ipv6_rest_4(struct __sk_buff *skb, void *data,
 					    const struct fr_lease *lease)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	/* let limits = {total: totals: ["udp.dst_port"]} */
+	struct val_totals *total;
+	{
+		struct key_totals key __attribute__((aligned(8))) = {};
+
+		key.port = be16(&udp->dst_port);
+		enum fr_found found = find_totals(&key, lease, 136, &total);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_long_no_totals,
+						reason_long_changing));
+	}
+
+	/* let origin = {net: networks: ["ip.src"]} */
+	struct val_networks *net;
+	{
+		struct key_networks key __attribute__((aligned(8))) = {};
+
+		key.prefix.len = 128;
+		fr_put_v6(key.prefix.addr, ipv6->src, 4);
+		net = find_networks(&key);
+	}
+	if (!net)
+		return fr_up(skb, reason_long_no_networks);
+
+	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
+	return long_ipv6_send_9(skb, data, total, net);
+}
+
+static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
+					    const struct fr_lease *lease, struct val_sources *src)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
 	/* let known_source = {src: sources: ["ip.src"]} */
-	struct val_sources *src;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, lease, 112, &src);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			src = NULL;
-	}
 	struct val_networks *net;
 	struct val_totals *total;
 	if (fr_has(src)) { /* rule */
@@ -1438,42 +1524,60 @@ static __always_inline int long_ipv6_rest_3(struct __sk_buff *skb, void *data,
 				struct key_totals key __attribute__((aligned(8))) = {};
 
 				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 120, &total);
+				enum fr_found found = find_totals(&key, lease, 96, &total);
 				if (unlikely(found == FR_CHANGING))
 					return fr_up(skb, reason_long_changing);
 				if (found == FR_MISSING)
 					total = NULL;
 			}
 			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
-				return long_ipv6_send_8(skb, data, src, net, total);
+				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
+				if (src->regular) { /* rule */
+					return long_ipv6_send_7(skb, data, src, net, total);
+				}
 			}
 		}
 	}
-	struct val_totals *total_2;
+	struct val_sources *src_2;
 	{
-		struct key_totals key __attribute__((aligned(8))) = {};
+		struct key_sources key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_totals(&key, lease, 136, &total_2);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_long_no_totals,
-						reason_long_changing));
+		fr_put_v6(key.addr, ipv6->src, 0);
+		enum fr_found found = find_sources(&key, lease, 112, &src_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			src_2 = NULL;
 	}
 	struct val_networks *net_2;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct val_totals *total_2;
+	if (fr_has(src_2)) { /* rule */
+		{
+			struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.prefix.len = 128;
-		fr_put_v6(key.prefix.addr, ipv6->src, 4);
-		net_2 = find_networks(&key);
+			key.prefix.len = 128;
+			fr_put_v6(key.prefix.addr, ipv6->src, 4);
+			net_2 = find_networks(&key);
+		}
+		if (fr_has(net_2)) { /* rule */
+			{
+				struct key_totals key __attribute__((aligned(8))) = {};
+
+				key.port = be16(&udp->dst_port);
+				enum fr_found found = find_totals(&key, lease, 120, &total_2);
+				if (unlikely(found == FR_CHANGING))
+					return fr_up(skb, reason_long_changing);
+				if (found == FR_MISSING)
+					total_2 = NULL;
+			}
+			if (fr_has(total_2)) { /* rule */
+				/* {lookup: {known_source, origin, limits}, do: [by_source, by... */
+				return long_ipv6_send_8(skb, data, src_2, net_2, total_2);
+			}
+		}
 	}
-	if (!net_2)
-		return fr_up(skb, reason_long_no_networks);
 
-	/* {lookup: {limits, origin}, do: [by_network, as_newcomer, begun, {emit: newcomer: ad... */
-	return long_ipv6_send_9(skb, data, total_2, net_2);
+	return long_ipv6_rest_4(skb, data, lease);
 }
 
 static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
@@ -1544,65 +1648,16 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		if (found == FR_MISSING)
 			src = NULL;
 	}
-	struct val_networks *net;
-	struct val_totals *total;
-	if (fr_has(src)) { /* rule */
-		/* let origin = {net: networks: ["ip.src"]} */
-		{
-			struct key_networks key __attribute__((aligned(8))) = {};
 
-			key.prefix.len = 128;
-			fr_put_v6(key.prefix.addr, ipv6->src, 4);
-			net = find_networks(&key);
-		}
-		if (fr_has(net)) { /* rule */
-			/* let limits = {total: totals: ["udp.dst_port"]} */
-			{
-				struct key_totals key __attribute__((aligned(8))) = {};
-
-				key.port = be16(&udp->dst_port);
-				enum fr_found found = find_totals(&key, lease, 96, &total);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_long_changing);
-				if (found == FR_MISSING)
-					total = NULL;
-			}
-			if (fr_has(total)) { /* rule */
-				/* {lookup: {known_source, origin, limits}, when: "src.regular... */
-				if (src->regular) { /* rule */
-					return long_ipv6_send_7(skb, data, src, net, total);
-				}
-			}
-		}
-	}
-
-	return long_ipv6_rest_3(skb, data, lease);
+	return long_ipv6_rest_3(skb, data, lease, src);
 }
 
 static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
-	struct hdr_long *v_long = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) { /* rule */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_long->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_long_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh)) { /* rule */
-			return long_ipv6_send_2(skb);
-		}
-	}
+	struct hdr_long *v_long = data + 62;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
@@ -1677,41 +1732,15 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_long *v_long = data + 62;
+	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_long_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_long_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_long_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_long_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_long_multicast);
-		return fr_up(skb, reason_long_martian_destination);
-	}
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_long_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_long_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_long_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_long_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_long_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0, 0))
+		return TC_ACT_UNSPEC;
 
 	/* long: fields: [ */
 	if ((void *)(v_long + 1) > data_end)
@@ -1722,6 +1751,8 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
 	if ((be8(&v_long->form_to_flags) >> 7) != 1)
 		return fr_up(skb, reason_long_long_form);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_long_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
@@ -1742,6 +1773,24 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (fr_has(conn)) { /* rule */
 		fr_shared_add(conn->packets, 1);
 		return long_ipv6_send(skb);
+	}
+
+	/* {lookup: fresh: seen: [long_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_long->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_long_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return long_ipv6_send_2(skb);
+		}
 	}
 
 	return long_ipv6_rest(skb, data, lease, now, udp_end);
@@ -1949,36 +1998,10 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now,
-					   struct val_known *conn)
+					   const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {lookup: conn: known: [short_id], do: [{count: "conn.packets"}, "pass"]}, */
-	if (fr_has(conn)) { /* rule */
-		fr_shared_add(conn->packets, 1);
-		return short_ipv4_send(skb);
-	}
-
-	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) { /* rule */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh)) { /* rule */
-			return short_ipv4_send_2(skb);
-		}
-	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
@@ -2053,51 +2076,17 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_short_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_short_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_short_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_short_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_short_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_short_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_short_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_short_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_short_multicast);
-		return fr_up(skb, reason_short_martian_destination);
-	}
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_short_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_short_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_short_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_short_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_short_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_short_truncated -
+		       reason_long_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_short_truncated -
+		      reason_long_truncated, reason_short_udp_length - reason_long_udp_length))
+		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
 	if ((void *)(v_short + 1) > data_end)
@@ -2106,6 +2095,8 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_short_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_short_short_form);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_short_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
@@ -2123,8 +2114,30 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 		if (found == FR_MISSING)
 			conn = NULL;
 	}
+	if (fr_has(conn)) { /* rule */
+		fr_shared_add(conn->packets, 1);
+		return short_ipv4_send(skb);
+	}
 
-	return short_ipv4_rest(skb, data, lease, now, conn);
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return short_ipv4_send_2(skb);
+		}
+	}
+
+	return short_ipv4_rest(skb, data, lease, now);
 }
 
 static __always_inline int short_ipv6_send(struct __sk_buff *skb)
@@ -2282,27 +2295,8 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 					   const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
-	struct val_seen *fresh;
-	if (set_watch) { /* rule */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-
-			key.id = be64(&v_short->id) & (__u64)set_id_mask;
-			enum fr_found found = find_seen(&key, lease, 8, &fresh);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_short_changing);
-			if (found == FR_MISSING)
-				fresh = NULL;
-		}
-		if (fr_has(fresh)) { /* rule */
-			return short_ipv6_send_2(skb);
-		}
-	}
 
 	/* let sender = {peer: peers: ["udp.src"]} */
 	struct val_peers *peer;
@@ -2377,41 +2371,17 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_short_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_short_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_short_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_short_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_short_multicast);
-		return fr_up(skb, reason_short_martian_destination);
-	}
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_short_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_short_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_short_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_short_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_short_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_short_truncated -
+		       reason_long_truncated, reason_short_ipv6_version - reason_long_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_short_truncated -
+		      reason_long_truncated, reason_short_udp_length - reason_long_udp_length))
+		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
 	if ((void *)(v_short + 1) > data_end)
@@ -2420,6 +2390,8 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_short_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_short_short_form);
+
+	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_short_gso_packet);
 	if (be16(&udp->dst_port) != set_port)
@@ -2440,6 +2412,24 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (fr_has(conn)) { /* rule */
 		fr_shared_add(conn->packets, 1);
 		return short_ipv6_send(skb);
+	}
+
+	/* {lookup: fresh: seen: [short_id], when: "setting.watch", do: ["pass"]}, */
+	struct val_seen *fresh;
+	if (set_watch) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+
+			key.id = be64(&v_short->id) & (__u64)set_id_mask;
+			enum fr_found found = find_seen(&key, lease, 8, &fresh);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_short_changing);
+			if (found == FR_MISSING)
+				fresh = NULL;
+		}
+		if (fr_has(fresh)) { /* rule */
+			return short_ipv6_send_2(skb);
+		}
 	}
 
 	return short_ipv6_rest(skb, data, lease, now);
@@ -2492,6 +2482,29 @@ enum {
 	reason_tiny_ipv6_payload_length, reason_tiny_not_ip,
 };
 
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_tiny_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_tiny_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_tiny_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_tiny_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_tiny_udp_length);
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, reason_tiny_no_match);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int tiny_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -2503,52 +2516,13 @@ static __always_inline int tiny_ipv4_send(struct __sk_buff *skb)
 static __always_inline int tiny_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tiny_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tiny_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tiny_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tiny_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tiny_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tiny_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tiny_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tiny_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tiny_multicast);
-		return fr_up(skb, reason_tiny_martian_destination);
-	}
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_tiny_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tiny_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tiny_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tiny_udp_length);
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_tiny_no_match);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tiny_truncated -
+		       reason_long_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
 	if ((udp_end - 42) < 21 && (fr_lease_valid(lease, now) || set_closed)) { /* rule */
@@ -2568,42 +2542,13 @@ static __always_inline int tiny_ipv6_send(struct __sk_buff *skb)
 static __always_inline int tiny_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_tiny_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_tiny_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tiny_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_tiny_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tiny_multicast);
-		return fr_up(skb, reason_tiny_martian_destination);
-	}
-
-	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_tiny_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tiny_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tiny_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tiny_udp_length);
-	if (be16(&udp->dst_port) != set_port)
-		return fr_up(skb, reason_tiny_no_match);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tiny_truncated -
+		       reason_long_truncated, reason_tiny_ipv6_version - reason_long_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
 	if ((udp_end - 62) < 21 && (fr_lease_valid(lease, now) || set_closed)) { /* rule */
@@ -2659,6 +2604,56 @@ enum {
 	reason_answer_ipv6_payload_length, reason_answer_not_ip,
 };
 
+static __always_inline int check_ipv4_2(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_answer_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_answer_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_answer_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_answer_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_answer_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_answer_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_answer_ipv4_total_length + of);
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_answer_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_answer(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_answer *answer = data + at;
+
+	if ((void *)(answer + 1) > data_end)
+		return fr_up(skb, reason_answer_truncated);
+	if ((at + sizeof(*answer)) > udp_end)
+		return fr_up(skb, reason_answer_truncated);
+	if ((be8(&answer->form_flags) >> 7) != 1)
+		return fr_up(skb, reason_answer_answer_form);
+	if (be8(&answer->to_length) > 20)
+		return fr_up(skb, reason_answer_answer_to_length);
+	__u64 v_v_answer_to_size = be8(&answer->to_length);
+	if (v_v_answer_to_size > 20)
+		return fr_up(skb, reason_answer_answer_to);
+	__u64 v_v_answer_to_end = fr_forget(skb, (at + sizeof(*answer)) + v_v_answer_to_size);
+
+	*end = v_v_answer_to_end;
+	return 0;
+}
+
 static __always_inline int answer_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -2701,62 +2696,13 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 v_v_answer_to_end)
+static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data,
+					    void *at_answer_to_end, struct val_known *conn,
+					    struct val_seen *fresh)
 {
-	void *at_answer_to_end;
-	struct hdr_answer_2 *answer;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_answer *answer_2 = data + 42;
+	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
-	if (at_answer_to_end > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (v_v_answer_to_end > udp_end)
-		return fr_up(skb, reason_answer_truncated);
-
-	/* answer: fields: [ */
-	answer = at_answer_to_end;
-	if ((void *)(answer + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if ((v_v_answer_to_end + 9) > udp_end)
-		return fr_up(skb, reason_answer_truncated);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_answer_gso_packet);
-
-	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
-	if (!(be16(&udp->src_port) == set_port && !(be32(&answer_2->version) == 0) &&
-	      !(be8(&answer->id_length) == 0)))
-		return fr_up(skb, reason_answer_no_match);
-
-	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
-	struct val_known *conn;
-	{
-		struct key_known key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_known(&key, lease, 152, &conn);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_answer_changing);
-		if (found == FR_MISSING)
-			conn = NULL;
-	}
-	struct val_seen *fresh;
-	{
-		struct key_seen key __attribute__((aligned(8))) = {};
-
-		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		enum fr_found found = find_seen(&key, lease, 160, &fresh);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_answer_changing);
-		if (found == FR_MISSING)
-			fresh = NULL;
-	}
+	struct hdr_udp *udp = data + 34;
 
 	/* {when: "conn || fresh", do: ["pass"]}, */
 	if (fr_has(conn) || fr_has(fresh)) { /* rule */
@@ -2794,111 +2740,28 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data, v
 static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
+	void *at_answer_to_end;
+	struct hdr_answer_2 *answer;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_answer *answer = data + 42;
+	struct hdr_answer *answer_2 = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_answer_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_answer_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_answer_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_answer_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_answer_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_answer_ipv4_total_length);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_answer_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_answer_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_answer_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_answer_udp_length);
+	__u64 ip_end;
+	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_answer_truncated -
+		      reason_long_truncated, reason_answer_udp_length - reason_long_udp_length))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	if ((void *)(answer + 1) > data_end)
+	__u64 v_v_answer_to_end;
+	if (check_answer(skb, data, data_end, udp_end, 42, &v_v_answer_to_end))
+		return TC_ACT_UNSPEC;
+	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
+	if (at_answer_to_end > data_end)
 		return fr_up(skb, reason_answer_truncated);
-	if (48ULL > udp_end)
+	if (v_v_answer_to_end > udp_end)
 		return fr_up(skb, reason_answer_truncated);
-
-	/* {name: "form", bits: 1, is: 1}, {name: "flags", bits: 7}, {name: "version", bits: 32}, */
-	if ((be8(&answer->form_flags) >> 7) != 1)
-		return fr_up(skb, reason_answer_answer_form);
-	if (be8(&answer->to_length) > 20)
-		return fr_up(skb, reason_answer_answer_to_length);
-	__u64 v_v_answer_to_size = be8(&answer->to_length);
-	if (v_v_answer_to_size > 20)
-		return fr_up(skb, reason_answer_answer_to);
-	__u64 v_v_answer_to_end = fr_forget(skb, 48ULL + v_v_answer_to_size);
-
-	return answer_ipv4_rest(skb, data, data_end, lease, udp_end, v_v_answer_to_end);
-}
-
-static __always_inline int answer_ipv6_answer_send(struct __sk_buff *skb)
-{
-	__u32 len = skb->len;
-
-	fr_count(reason_answer_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int answer_ipv6_answer_send_2(struct __sk_buff *skb, void *data,
-						     void *at_answer_to_end)
-{
-	__u64 clock = bpf_ktime_get_ns();
-	struct hdr_answer_2 *answer = at_answer_to_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	__u32 len = skb->len;
-
-	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
-	__u64 said0_2[2];
-	st64((void *)said0_2, ld64(ipv6->dst));
-	st64((void *)said0_2 + 8, ld64(ipv6->dst + 8));
-	__u64 said0_3 = be16(&udp->dst_port);
-
-	fr_count(reason_answer_pass, len);
-	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
-							  0);
-	if (event0) {
-		fr_head(&event0->head, 0, 2, sizeof(*event0));
-		st16((void *)event0 + 42, 0);
-		st32((void *)event0 + 44, 0);
-		event0->id = said0;
-		st64((void *)event0 + 24, ld64((void *)said0_2));
-		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
-		event0->peer.port = said0_3;
-		fr_submit(&event0->head, clock);
-	} else {
-		fr_lose(2);
-	}
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data, void *data_end,
-					      const struct fr_lease *lease, __u64 udp_end,
-					      __u64 v_v_answer_to_end, void *at_answer_to_end)
-{
-	struct hdr_answer_2 *answer = at_answer_to_end;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_answer *answer_2 = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* answer: fields: [ */
 	answer = at_answer_to_end;
@@ -2940,9 +2803,84 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 			fresh = NULL;
 	}
 
+	return answer_ipv4_rest(skb, data, at_answer_to_end, conn, fresh);
+}
+
+static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, const __u32 of,
+					const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_answer_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_answer_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_answer_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_answer_ipv6_payload_length + of_2);
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_answer_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int answer_ipv6_send(struct __sk_buff *skb)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_answer_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
+					      void *at_answer_to_end)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_answer_2 *answer = at_answer_to_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	__u32 len = skb->len;
+
+	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
+	__u64 said0 = be64(&answer->id) & (__u64)set_id_mask;
+	__u64 said0_2[2];
+	st64((void *)said0_2, ld64(ipv6->dst));
+	st64((void *)said0_2 + 8, ld64(ipv6->dst + 8));
+	__u64 said0_3 = be16(&udp->dst_port);
+
+	fr_count(reason_answer_pass, len);
+	struct event_issued *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_issued),
+							  0);
+	if (event0) {
+		fr_head(&event0->head, 0, 2, sizeof(*event0));
+		st16((void *)event0 + 42, 0);
+		st32((void *)event0 + 44, 0);
+		event0->id = said0;
+		st64((void *)event0 + 24, ld64((void *)said0_2));
+		st64((void *)event0 + 32, ld64((void *)said0_2 + 8));
+		event0->peer.port = said0_3;
+		fr_submit(&event0->head, clock);
+	} else {
+		fr_lose(2);
+	}
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int answer_ipv6_rest(struct __sk_buff *skb, void *data,
+					    void *at_answer_to_end, struct val_known *conn,
+					    struct val_seen *fresh)
+{
+	struct hdr_answer_2 *answer = at_answer_to_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	/* {when: "conn || fresh", do: ["pass"]}, */
 	if (fr_has(conn) || fr_has(fresh)) { /* rule */
-		return answer_ipv6_answer_send(skb);
+		return answer_ipv6_send(skb);
 	}
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
@@ -2970,65 +2908,76 @@ static __always_inline int answer_ipv6_answer(struct __sk_buff *skb, void *data,
 	}
 
 	/* {emit: issued: {id: answer_id, peer: "udp.dst"}}, "pass"]}, */
-	return answer_ipv6_answer_send_2(skb, data, at_answer_to_end);
+	return answer_ipv6_send_2(skb, data, at_answer_to_end);
 }
 
 static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
 	void *at_answer_to_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_answer_2 *answer;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_answer *answer = data + 62;
+	struct hdr_answer *answer_2 = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_answer_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_answer_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_answer_ipv6_payload_length);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_answer_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_answer_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_answer_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_answer_udp_length);
+	__u64 ip_end;
+	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_answer_truncated -
+		      reason_long_truncated, reason_answer_udp_length - reason_long_udp_length))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	if ((void *)(answer + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if (68ULL > udp_end)
-		return fr_up(skb, reason_answer_truncated);
-
-	/* {name: "form", bits: 1, is: 1}, {name: "flags", bits: 7}, {name: "version", bits: 32}, */
-	if ((be8(&answer->form_flags) >> 7) != 1)
-		return fr_up(skb, reason_answer_answer_form);
-	if (be8(&answer->to_length) > 20)
-		return fr_up(skb, reason_answer_answer_to_length);
-	__u64 v_v_answer_to_size = be8(&answer->to_length);
-	if (v_v_answer_to_size > 20)
-		return fr_up(skb, reason_answer_answer_to);
-	__u64 v_v_answer_to_end = fr_forget(skb, 68ULL + v_v_answer_to_size);
+	__u64 v_v_answer_to_end;
+	if (check_answer(skb, data, data_end, udp_end, 62, &v_v_answer_to_end))
+		return TC_ACT_UNSPEC;
 	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
 	if (at_answer_to_end > data_end)
 		return fr_up(skb, reason_answer_truncated);
 	if (v_v_answer_to_end > udp_end)
 		return fr_up(skb, reason_answer_truncated);
 
-	return answer_ipv6_answer(skb, data, data_end, lease, udp_end, v_v_answer_to_end,
-				  at_answer_to_end);
+	/* answer: fields: [ */
+	answer = at_answer_to_end;
+	if ((void *)(answer + 1) > data_end)
+		return fr_up(skb, reason_answer_truncated);
+	if ((v_v_answer_to_end + 9) > udp_end)
+		return fr_up(skb, reason_answer_truncated);
+
+	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "answer"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_answer_gso_packet);
+
+	/* when: "udp.src_port == setting.port && answer.version != 0 && answer.id_length != 0" */
+	if (!(be16(&udp->src_port) == set_port && !(be32(&answer_2->version) == 0) &&
+	      !(be8(&answer->id_length) == 0)))
+		return fr_up(skb, reason_answer_no_match);
+
+	/* lookup: {"conn?": known: [answer_id], "fresh?": seen: [answer_id]} */
+	struct val_known *conn;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&answer->id) & (__u64)set_id_mask;
+		enum fr_found found = find_known(&key, lease, 152, &conn);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_answer_changing);
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+	struct val_seen *fresh;
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+
+		key.id = be64(&answer->id) & (__u64)set_id_mask;
+		enum fr_found found = find_seen(&key, lease, 160, &fresh);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_answer_changing);
+		if (found == FR_MISSING)
+			fresh = NULL;
+	}
+
+	return answer_ipv6_rest(skb, data, at_answer_to_end, conn, fresh);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
@@ -3093,41 +3042,18 @@ static __always_inline int reply_ipv4_send_2(struct __sk_buff *skb)
 static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_reply_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_reply_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_reply_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_reply_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_reply_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_reply_ipv4_total_length);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_reply_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_reply_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_reply_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reply_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_reply_udp_length);
+	__u64 ip_end;
+	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, reason_reply_truncated -
+			 reason_answer_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_reply_truncated -
+		      reason_long_truncated, reason_reply_udp_length - reason_long_udp_length))
+		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
 	if ((void *)(v_short + 1) > data_end)
@@ -3136,6 +3062,8 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_reply_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_reply_short_form);
+
+	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_reply_gso_packet);
 	if (be16(&udp->src_port) != set_port)
@@ -3192,34 +3120,19 @@ static __always_inline int reply_ipv6_send_2(struct __sk_buff *skb)
 static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_reply_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_reply_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_reply_ipv6_payload_length);
-
-	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_reply_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_reply_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_reply_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reply_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_reply_udp_length);
+	__u64 ip_end;
+	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, reason_reply_truncated -
+			 reason_answer_truncated, reason_reply_ipv6_version -
+			 reason_answer_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_reply_truncated -
+		      reason_long_truncated, reason_reply_udp_length - reason_long_udp_length))
+		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
 	if ((void *)(v_short + 1) > data_end)
@@ -3228,6 +3141,8 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_reply_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_reply_short_form);
+
+	/* hook: "tc/egress", stack: ["eth", "ip", "udp", "short"], when: "udp.src_port == set... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_reply_gso_packet);
 	if (be16(&udp->src_port) != set_port)

@@ -154,6 +154,27 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end = at + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	*end = l4_end;
+	return 0;
+}
+
 static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 						 struct val_routes *r)
 {
@@ -343,20 +364,12 @@ static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *da
 static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 ip_end)
 {
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 l4_end = 34ULL + be16(&udp->length);
-	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (l4_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &l4_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	struct val_routes *r;
@@ -425,6 +438,26 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 	}
 
 	return forward_ipv4_udp_rest(skb, data, ip_end, r);
+}
+
+static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_tcp *tcp = data + at;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((at + sizeof(*tcp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_forward_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_forward_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, (at + sizeof(*tcp)) + l4_options_size);
+
+	*end = l4_options_end;
+	return 0;
 }
 
 static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -641,16 +674,9 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	struct hdr_tcp *tcp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (54ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_forward_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
-	if (l4_options_size > 40)
-		return fr_up(skb, reason_forward_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, 54ULL + l4_options_size);
+	__u64 l4_options_end;
+	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
+		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -933,20 +959,12 @@ static __always_inline int forward_ipv6_udp_rest(struct __sk_buff *skb, void *da
 static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 ip_end)
 {
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 l4_end = 54ULL + be16(&udp->length);
-	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (l4_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &l4_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {r: routes: ["ip.dst"], "flow?": flows: ["l4.src", "l4.dst"]} */
 	struct val_routes *r;
@@ -1223,16 +1241,9 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	struct hdr_tcp *tcp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (74ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_forward_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
-	if (l4_options_size > 40)
-		return fr_up(skb, reason_forward_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, 74ULL + l4_options_size);
+	__u64 l4_options_end;
+	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
+		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > data_end)
 		return fr_up(skb, reason_forward_truncated);

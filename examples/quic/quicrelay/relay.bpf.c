@@ -310,6 +310,65 @@ enum {
 	reason_streams_udp_checksum, reason_streams_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_streams_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_streams_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_streams_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_streams_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_streams_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_streams_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_streams_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_streams_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_streams_multicast + of);
+		return fr_up(skb, reason_streams_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_streams_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_streams_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_streams_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_streams_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct streams_same1 {
 	__u32 size;
@@ -699,51 +758,12 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 static __always_inline int
 streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		    __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-		    __u64 stream_offset_end)
+		    __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_offset, __u64 stream_length_end, void *at_stream_length_end)
 {
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -779,15 +799,112 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 			    stream_length_end, priority, c);
 }
 
-static __always_inline int streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 short_pn_size)
+static __always_inline int
+streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		  void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		  __u64 stream_id_size, __u64 stream_id)
+{
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	void *at_stream_length_end;
+	struct hdr_stream *stream = at_short_pn_end;
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_streams_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_another_frame);
+
+	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_gso_packet);
+
+	return streams_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				   short_pn_end, short_pn, short_payload_end, stream_id_size,
+				   stream_id, stream_offset, stream_length_end,
+				   at_stream_length_end);
+}
+
+static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
-	void *at_stream_id_end;
+	struct hdr_short *v_short = data + 42;
 	struct hdr_stream *stream;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (51ULL > udp_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, reason_streams_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, reason_streams_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, reason_streams_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, reason_streams_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_streams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
 	if (at_short_pn_end > data_end)
@@ -816,103 +933,38 @@ static __always_inline int streams_ipv4_rest(struct __sk_buff *skb, void *data, 
 	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_truncated);
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
 
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-
-	return streams_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				   stream_id_size, stream_id, stream_offset, stream_offset_end);
+	return streams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				 short_pn_end, at_short_pn_end, short_pn, short_payload_end,
+				 stream_id_size, stream_id);
 }
 
-static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_streams_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_streams_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_multicast);
-		return fr_up(skb, reason_streams_martian_destination);
+		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_streams_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_streams_multicast + of);
+		return fr_up(skb, reason_streams_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_streams_not_udp + of);
 
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_streams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_udp_length);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (51ULL > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-
-	return streams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size);
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -1300,51 +1352,12 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 static __always_inline int
 streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		    __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-		    __u64 stream_offset_end)
+		    __u64 short_pn, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_offset, __u64 stream_length_end, void *at_stream_length_end)
 {
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -1380,15 +1393,113 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 			    stream_length_end, priority, c);
 }
 
-static __always_inline int streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end)
+static __always_inline int
+streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		  __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		  void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
+		  __u64 stream_id_size, __u64 stream_id)
+{
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	void *at_stream_length_end;
+	struct hdr_stream *stream = at_short_pn_end;
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_streams_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_another_frame);
+
+	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_gso_packet);
+
+	return streams_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				   short_pn_end, short_pn, short_payload_end, stream_id_size,
+				   stream_id, stream_offset, stream_length_end,
+				   at_stream_length_end);
+}
+
+static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
-	void *at_stream_id_end;
+	struct hdr_short *v_short = data + 62;
 	struct hdr_stream *stream;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (71ULL > udp_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, reason_streams_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, reason_streams_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, reason_streams_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, reason_streams_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_streams_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
 	if (at_short_pn_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -1416,95 +1527,10 @@ static __always_inline int streams_ipv6_rest(struct __sk_buff *skb, void *data, 
 	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_truncated);
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-
-	return streams_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				   stream_id_size, stream_id, stream_offset, stream_offset_end);
-}
-
-static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_multicast);
-		return fr_up(skb, reason_streams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_streams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_udp_length);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (71ULL > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 
 	return streams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				 short_pn_end);
+				 short_pn_end, at_short_pn_end, short_pn, short_payload_end,
+				 stream_id_size, stream_id);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1994,51 +2020,13 @@ static __always_inline int
 streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-			      __u64 stream_offset_end)
+			      __u64 short_payload_end, __u64 ack_ce_end, __u64 stream_id_size,
+			      __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+			      void *at_stream_length_end)
 {
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_ack_ce_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0xff));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0xff));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_after_ack_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -2077,16 +2065,108 @@ streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 static __always_inline int
 streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			      __u64 short_pn, __u64 short_payload_end, __u64 ack_ect1_end)
+			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			      __u64 stream_id_size, __u64 stream_id)
 {
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	void *at_stream_length_end;
+	struct hdr_stream *stream = at_ack_ce_end;
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_after_ack_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0xff));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_streams_after_ack_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0xff));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_after_ack_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_after_ack_another_frame);
+
+	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_after_ack_gso_packet);
+
+	return streams_after_ack_ipv4_rest_4(skb, data, data_end, lease, ip_end, udp_end,
+					     short_pn_size, short_pn_end, short_pn,
+					     short_payload_end, ack_ce_end, stream_id_size,
+					     stream_id, stream_offset, stream_length_end,
+					     at_stream_length_end);
+}
+
+static __always_inline int
+streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_first_end,
+			      __u64 ack_ect0_size)
+{
+	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
-	void *at_stream_id_end;
 	struct hdr_ack *ack = at_short_pn_end;
 	struct hdr_stream *stream;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (ack_ect0_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		__u64 ack_ect1;
+		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, reason_streams_after_ack_truncated);
+	} else {
+		ack_ect1_size = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
 	if (at_ack_ect1_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2121,47 +2201,49 @@ streams_after_ack_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
 
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-
-	return streams_after_ack_ipv4_rest_4(skb, data, data_end, lease, ip_end, udp_end,
+	return streams_after_ack_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end,
 					     short_pn_size, short_pn_end, short_pn,
 					     short_payload_end, ack_ce_end, at_ack_ce_end,
-					     stream_id_size, stream_id, stream_offset,
-					     stream_offset_end);
+					     stream_id_size, stream_id);
 }
 
 static __always_inline int
-streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			      __u64 short_pn, __u64 short_payload_end, __u64 ack_count,
-			      __u64 ack_count_end)
+streams_after_ack_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size)
 {
+	void *at_ack_largest_end;
+	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	void *at_ack_ect0_end;
 	struct hdr_ack *ack = at_short_pn_end;
 
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
+	if (at_ack_largest_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (ack_largest_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_delay;
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	if (!ack_delay_size)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (ack_delay_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
+	__u64 ack_count;
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	if (!ack_count_size)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
 	if (at_ack_count_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2191,40 +2273,48 @@ streams_after_ack_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 	} else {
 		ack_ect0_size = 0;
 	}
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
-	} else {
-		ack_ect1_size = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 
-	return streams_after_ack_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end,
+	return streams_after_ack_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end,
 					     short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					     short_payload_end, ack_ect1_end);
+					     short_payload_end, ack_first_end, ack_ect0_size);
 }
 
-static __always_inline int streams_after_ack_ipv4_rest(struct __sk_buff *skb, void *data,
-						       void *data_end, const struct fr_lease *lease,
-						       __u64 ip_end, __u64 udp_end,
-						       __u64 short_pn_size)
+static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+						  const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
+	struct hdr_short *v_short = data + 42;
 	struct hdr_ack *ack;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_streams_after_ack_truncated -
+		       reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      reason_streams_after_ack_truncated - reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (51ULL > udp_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, reason_streams_after_ack_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, reason_streams_after_ack_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, reason_streams_after_ack_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, reason_streams_after_ack_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_streams_after_ack_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
 	if (at_short_pn_end > data_end)
@@ -2253,107 +2343,10 @@ static __always_inline int streams_after_ack_ipv4_rest(struct __sk_buff *skb, vo
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-
-	return streams_after_ack_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					     short_payload_end, ack_count, ack_count_end);
-}
-
-static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_after_ack_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_after_ack_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_after_ack_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_after_ack_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_after_ack_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_after_ack_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_after_ack_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_after_ack_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_after_ack_multicast);
-		return fr_up(skb, reason_streams_after_ack_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_streams_after_ack_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_after_ack_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_after_ack_udp_length);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (51ULL > udp_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_after_ack_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_after_ack_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_after_ack_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_after_ack_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_after_ack_short_pn);
 
 	return streams_after_ack_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size);
+					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
+					   short_payload_end, ack_largest_size);
 }
 
 /* What is the same for all receivers. */
@@ -2762,51 +2755,13 @@ static __always_inline int
 streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
-			      __u64 stream_id_size, __u64 stream_id, __u64 stream_offset,
-			      __u64 stream_offset_end)
+			      __u64 short_payload_end, __u64 ack_ce_end, __u64 stream_id_size,
+			      __u64 stream_id, __u64 stream_offset, __u64 stream_length_end,
+			      void *at_stream_length_end)
 {
-	void *at_stream_offset_end;
-	void *at_stream_length_end;
-	struct hdr_stream *stream = at_ack_ce_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0xff));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0xff));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_after_ack_another_frame);
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
 
 	/* priority: {levels: 4, from: "short.dcid[0]"} */
 	__u64 priority_value = ld8(v_short->dcid);
@@ -2845,16 +2800,108 @@ streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 static __always_inline int
 streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			      __u64 short_pn, __u64 short_payload_end, __u64 ack_ect1_end)
+			      __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			      __u64 short_payload_end, __u64 ack_ce_end, void *at_ack_ce_end,
+			      __u64 stream_id_size, __u64 stream_id)
 {
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	void *at_stream_length_end;
+	struct hdr_stream *stream = at_ack_ce_end;
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
+	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0xff));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_after_ack_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0xff));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_streams_after_ack_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0xff));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_after_ack_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_after_ack_another_frame);
+
+	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_after_ack_gso_packet);
+
+	return streams_after_ack_ipv6_rest_4(skb, data, data_end, lease, ip_end, udp_end,
+					     short_pn_size, short_pn_end, short_pn,
+					     short_payload_end, ack_ce_end, stream_id_size,
+					     stream_id, stream_offset, stream_length_end,
+					     at_stream_length_end);
+}
+
+static __always_inline int
+streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
+			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			      __u64 short_pn, __u64 short_payload_end, __u64 ack_first_end,
+			      __u64 ack_ect0_size)
+{
+	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
-	void *at_stream_id_end;
 	struct hdr_ack *ack = at_short_pn_end;
 	struct hdr_stream *stream;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (ack_ect0_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		__u64 ack_ect1;
+		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, reason_streams_after_ack_truncated);
+	} else {
+		ack_ect1_size = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
 	if (at_ack_ect1_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2889,47 +2936,49 @@ streams_after_ack_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 stream_id_size = fr_varint(at_ack_ce_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 stream_id_end = fr_forget(skb, ack_ce_end + 1 + stream_id_size);
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0xff));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
 
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-
-	return streams_after_ack_ipv6_rest_4(skb, data, data_end, lease, ip_end, udp_end,
+	return streams_after_ack_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end,
 					     short_pn_size, short_pn_end, short_pn,
 					     short_payload_end, ack_ce_end, at_ack_ce_end,
-					     stream_id_size, stream_id, stream_offset,
-					     stream_offset_end);
+					     stream_id_size, stream_id);
 }
 
 static __always_inline int
-streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
-			      __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			      __u64 short_pn, __u64 short_payload_end, __u64 ack_count,
-			      __u64 ack_count_end)
+streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size)
 {
+	void *at_ack_largest_end;
+	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	void *at_ack_ect0_end;
 	struct hdr_ack *ack = at_short_pn_end;
 
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
+	if (at_ack_largest_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (ack_largest_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_delay;
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	if (!ack_delay_size)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (ack_delay_end > short_payload_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
+	__u64 ack_count;
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	if (!ack_count_size)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
 	if (at_ack_count_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2959,40 +3008,50 @@ streams_after_ack_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 	} else {
 		ack_ect0_size = 0;
 	}
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		__u64 ack_ect1;
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, reason_streams_after_ack_truncated);
-	} else {
-		ack_ect1_size = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 
-	return streams_after_ack_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end,
+	return streams_after_ack_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end,
 					     short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					     short_payload_end, ack_ect1_end);
+					     short_payload_end, ack_first_end, ack_ect0_size);
 }
 
-static __always_inline int streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data,
-						       void *data_end, const struct fr_lease *lease,
-						       __u64 ip_end, __u64 udp_end,
-						       __u64 short_pn_size, __u64 short_pn_end)
+static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+						  const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
+	struct hdr_short *v_short = data + 62;
 	struct hdr_ack *ack;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_streams_after_ack_truncated -
+		       reason_streams_truncated, reason_streams_after_ack_ipv6_version -
+		       reason_streams_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      reason_streams_after_ack_truncated - reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (71ULL > udp_end)
+		return fr_up(skb, reason_streams_after_ack_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, reason_streams_after_ack_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, reason_streams_after_ack_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, reason_streams_after_ack_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, reason_streams_after_ack_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_streams_after_ack_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
 	if (at_short_pn_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -3020,98 +3079,10 @@ static __always_inline int streams_after_ack_ipv6_rest(struct __sk_buff *skb, vo
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-
-	return streams_after_ack_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end,
-					     short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					     short_payload_end, ack_count, ack_count_end);
-}
-
-static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_after_ack_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_after_ack_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_after_ack_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_after_ack_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_after_ack_multicast);
-		return fr_up(skb, reason_streams_after_ack_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_streams_after_ack_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_after_ack_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_after_ack_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_after_ack_udp_length);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (71ULL > udp_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_streams_after_ack_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_streams_after_ack_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_streams_after_ack_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_streams_after_ack_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_after_ack_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 
 	return streams_after_ack_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end,
-					   short_pn_size, short_pn_end);
+					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
+					   short_payload_end, ack_largest_size);
 }
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
@@ -3448,44 +3419,18 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 ip_end,
-					       __u64 udp_end, __u64 short_pn_size)
+static __always_inline int
+datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
 {
-	void *at_short_pn_end;
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram;
+	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
 	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
 	__u64 datagram_length;
 	__u64 datagram_length_size;
@@ -3550,51 +3495,18 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_datagram *datagram;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_datagrams_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_datagrams_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_datagrams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_datagrams_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_datagrams_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_datagrams_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_datagrams_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_datagrams_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_datagrams_multicast);
-		return fr_up(skb, reason_datagrams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_datagrams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_datagrams_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_datagrams_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
+		       reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_datagrams_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
 	if ((void *)(v_short + 1) > data_end)
@@ -3616,8 +3528,35 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
 	if (short_pn_size > 4)
 		return fr_up(skb, reason_datagrams_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_datagrams_truncated);
 
-	return datagrams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size);
+	/* short: {fields: [ */
+	if (udp_end < (short_pn_end + 16))
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = at_short_pn_end;
+	if ((void *)(datagram + 1) > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if ((short_pn_end + 1) > short_payload_end)
+		return fr_up(skb, reason_datagrams_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_up(skb, reason_datagrams_other_frame);
+
+	return datagrams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 /* What is the same for all receivers. */
@@ -3887,41 +3826,16 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 
 static __always_inline int
 datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end)
+		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
 {
-	void *at_short_pn_end;
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram;
+	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* short: {fields: [ */
-	if (udp_end < (short_pn_end + 16))
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
 	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
 	__u64 datagram_length;
 	__u64 datagram_length_size;
@@ -3986,41 +3900,19 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_datagram *datagram;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_datagrams_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_datagrams_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_datagrams_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_datagrams_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_datagrams_multicast);
-		return fr_up(skb, reason_datagrams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_datagrams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_datagrams_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_datagrams_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
+		       reason_streams_truncated, reason_datagrams_ipv6_version -
+		       reason_streams_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_datagrams_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
 	if ((void *)(v_short + 1) > data_end)
@@ -4043,9 +3935,34 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	if (short_pn_size > 4)
 		return fr_up(skb, reason_datagrams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_datagrams_truncated);
+
+	/* short: {fields: [ */
+	if (udp_end < (short_pn_end + 16))
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = at_short_pn_end;
+	if ((void *)(datagram + 1) > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if ((short_pn_end + 1) > short_payload_end)
+		return fr_up(skb, reason_datagrams_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_up(skb, reason_datagrams_other_frame);
 
 	return datagrams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end);
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
@@ -4114,11 +4031,12 @@ static __always_inline int acks_ipv4_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
 		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-		 __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
+		 __u64 ack_first_end, __u64 ack_ect0_size, __u64 ack_ect0)
 {
+	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
 	struct hdr_ack *ack = at_short_pn_end;
@@ -4127,6 +4045,24 @@ acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct
 	struct hdr_short *v_short = data + 42;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_ect0_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ect1_size = 0;
+		ack_ect1 = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
 	if (at_ack_ect1_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4209,17 +4145,40 @@ acks_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct
 }
 
 static __always_inline int
-acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
-		 __u64 ack_count_end)
+acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+	       __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+	       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size, __u64 ack_largest)
 {
+	void *at_ack_largest_end;
+	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	void *at_ack_ect0_end;
 	struct hdr_ack *ack = at_short_pn_end;
 
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
+	if (at_ack_largest_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_largest_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_delay;
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	if (!ack_delay_size)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_delay_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
+	__u64 ack_count;
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	if (!ack_count_size)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
 	if (at_ack_count_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4250,40 +4209,48 @@ acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 		ack_ect0_size = 0;
 		ack_ect0 = 0;
 	}
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, reason_acks_truncated);
-	} else {
-		ack_ect1_size = 0;
-		ack_ect1 = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 
-	return acks_ipv4_rest_3(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+	return acks_ipv4_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
 				short_pn, short_payload_end, ack_largest, ack_delay, ack_first,
-				ack_ect0, ack_ect1, ack_ect1_end);
+				ack_first_end, ack_ect0_size, ack_ect0);
 }
 
-static __always_inline int acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 short_pn_size)
+static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
+	struct hdr_short *v_short = data + 42;
 	struct hdr_ack *ack;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_acks_truncated -
+		       reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_acks_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (51ULL > udp_end)
+		return fr_up(skb, reason_acks_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, reason_acks_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, reason_acks_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, reason_acks_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, reason_acks_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_acks_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
 	if (at_short_pn_end > data_end)
@@ -4312,106 +4279,10 @@ static __always_inline int acks_ipv4_rest(struct __sk_buff *skb, void *data, voi
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
 
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-
-	return acks_ipv4_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
-				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
-				ack_count_end);
-}
-
-static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_acks_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_acks_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_acks_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_acks_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_acks_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_acks_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_acks_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_acks_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_acks_multicast);
-		return fr_up(skb, reason_acks_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", "ack"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_acks_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_acks_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_acks_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_acks_udp_length);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (51ULL > udp_end)
-		return fr_up(skb, reason_acks_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_acks_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_acks_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_acks_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_acks_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_acks_short_pn);
-
-	return acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size);
+	return acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
+			      at_short_pn_end, short_pn, short_payload_end, ack_largest_size,
+			      ack_largest);
 }
 
 static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
@@ -4423,11 +4294,12 @@ static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
 		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_first,
-		 __u64 ack_ect0, __u64 ack_ect1, __u64 ack_ect1_end)
+		 __u64 ack_first_end, __u64 ack_ect0_size, __u64 ack_ect0)
 {
+	void *at_ack_ect0_end;
 	void *at_ack_ect1_end;
 	void *at_ack_ce_end;
 	struct hdr_ack *ack = at_short_pn_end;
@@ -4436,6 +4308,24 @@ acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct
 	struct hdr_short *v_short = data + 62;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
+	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
+	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
+	if (at_ack_ect0_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_ect0_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_ect1_present = be8(&ack->type) == 3;
+	__u64 ack_ect1;
+	__u64 ack_ect1_size;
+	if (ack_ect1_present) { /* ect1 */
+		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
+		if (!ack_ect1_size)
+			return fr_up(skb, reason_acks_truncated);
+	} else {
+		ack_ect1_size = 0;
+		ack_ect1 = 0;
+	}
+	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 	at_ack_ect1_end = fr_pin(data + fr_bound(ack_ect1_end, 0x7f));
 	if (at_ack_ect1_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4518,17 +4408,40 @@ acks_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct
 }
 
 static __always_inline int
-acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
-		 __u64 short_payload_end, __u64 ack_largest, __u64 ack_delay, __u64 ack_count,
-		 __u64 ack_count_end)
+acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+	       __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
+	       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size, __u64 ack_largest)
 {
+	void *at_ack_largest_end;
+	void *at_ack_delay_end;
 	void *at_ack_count_end;
 	void *at_ack_first_end;
-	void *at_ack_ect0_end;
 	struct hdr_ack *ack = at_short_pn_end;
 
+	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
+	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
+	if (at_ack_largest_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_largest_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_delay;
+	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
+	if (!ack_delay_size)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
+	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
+	if (at_ack_delay_end > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (ack_delay_end > short_payload_end)
+		return fr_up(skb, reason_acks_truncated);
+
 	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
+	__u64 ack_count;
+	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
+	if (!ack_count_size)
+		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
 	at_ack_count_end = fr_pin(data + fr_bound(ack_count_end, 0x7f));
 	if (at_ack_count_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4559,40 +4472,50 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 		ack_ect0_size = 0;
 		ack_ect0 = 0;
 	}
-	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
-	at_ack_ect0_end = fr_pin(data + fr_bound(ack_ect0_end, 0x7f));
-	if (at_ack_ect0_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_ect0_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_ect1_present = be8(&ack->type) == 3;
-	__u64 ack_ect1;
-	__u64 ack_ect1_size;
-	if (ack_ect1_present) { /* ect1 */
-		ack_ect1_size = fr_varint(at_ack_ect0_end, data_end, &ack_ect1);
-		if (!ack_ect1_size)
-			return fr_up(skb, reason_acks_truncated);
-	} else {
-		ack_ect1_size = 0;
-		ack_ect1 = 0;
-	}
-	__u64 ack_ect1_end = fr_forget(skb, ack_ect0_end + ack_ect1_size);
 
-	return acks_ipv6_rest_3(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+	return acks_ipv6_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
 				short_pn, short_payload_end, ack_largest, ack_delay, ack_first,
-				ack_ect0, ack_ect1, ack_ect1_end);
+				ack_first_end, ack_ect0_size, ack_ect0);
 }
 
-static __always_inline int acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 short_pn_size, __u64 short_pn_end)
+static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				     const struct fr_lease *lease)
 {
 	void *at_short_pn_end;
-	void *at_ack_largest_end;
-	void *at_ack_delay_end;
+	struct hdr_short *v_short = data + 62;
 	struct hdr_ack *ack;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_acks_truncated -
+		       reason_streams_truncated, reason_acks_ipv6_version -
+		       reason_streams_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_acks_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_acks_truncated);
+	if (71ULL > udp_end)
+		return fr_up(skb, reason_acks_truncated);
+
+	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
+	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
+		return fr_up(skb, reason_acks_long_header);
+	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
+		return fr_up(skb, reason_acks_short_fixed);
+
+	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
+	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
+		return fr_up(skb, reason_acks_short_reserved);
+	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
+		return fr_up(skb, reason_acks_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_acks_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
 	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
 	if (at_short_pn_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4620,97 +4543,10 @@ static __always_inline int acks_ipv6_rest(struct __sk_buff *skb, void *data, voi
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
-	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
-	if (at_ack_largest_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_largest_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay;
-	__u64 ack_delay_size = fr_varint(at_ack_largest_end, data_end, &ack_delay);
-	if (!ack_delay_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_delay_end = fr_forget(skb, ack_largest_end + ack_delay_size);
-	at_ack_delay_end = fr_pin(data + fr_bound(ack_delay_end, 0x7f));
-	if (at_ack_delay_end > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (ack_delay_end > short_payload_end)
-		return fr_up(skb, reason_acks_truncated);
 
-	/* {name: "count", varint: "quic", is: 0, reason: "ranges"}, {name: "first", varint: "... */
-	__u64 ack_count;
-	__u64 ack_count_size = fr_varint(at_ack_delay_end, data_end, &ack_count);
-	if (!ack_count_size)
-		return fr_up(skb, reason_acks_truncated);
-	__u64 ack_count_end = fr_forget(skb, ack_delay_end + ack_count_size);
-
-	return acks_ipv6_rest_2(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
-				short_pn, short_payload_end, ack_largest, ack_delay, ack_count,
-				ack_count_end);
-}
-
-static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_acks_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_acks_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_acks_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_acks_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_acks_multicast);
-		return fr_up(skb, reason_acks_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", "ack"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_acks_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_acks_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_acks_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_acks_udp_length);
-
-	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (71ULL > udp_end)
-		return fr_up(skb, reason_acks_truncated);
-
-	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
-	if ((be8(&v_short->form_to_pn_size) >> 7) != 0)
-		return fr_up(skb, reason_acks_long_header);
-	if (((be8(&v_short->form_to_pn_size) >> 6) & 1) != 1)
-		return fr_up(skb, reason_acks_short_fixed);
-
-	/* {name: "reserved", bits: 2, is: 0}, {name: "key_phase", bits: 1, is: 0, reason: "ke... */
-	if (((be8(&v_short->form_to_pn_size) >> 3) & 3) != 0)
-		return fr_up(skb, reason_acks_short_reserved);
-	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
-		return fr_up(skb, reason_acks_key_phase);
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_acks_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
-
-	return acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end);
+	return acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
+			      at_short_pn_end, short_pn, short_payload_end, ack_largest_size,
+			      ack_largest);
 }
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)

@@ -171,6 +171,27 @@ enum {
 	reason_swap_mapped_address, reason_swap_ipv6_payload_length, reason_swap_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_swap_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_swap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_swap_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_swap_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_swap_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, void *data, __u64 now,
 						       __u64 ip_end, __u64 partial,
 						       struct val_by_id *r)
@@ -1267,6 +1288,37 @@ static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, v
 	return fr_send(&r->hop_to, direct);
 }
 
+static __always_inline int swap_ipv4_short8_rest(struct __sk_buff *skb, void *data, __u64 now,
+						 __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 34;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r->m_new_length == 0) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 51;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return swap_ipv4_short8_send_4(skb, data, now, payload_len, partial, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return swap_ipv4_short8_send_ipv6_4(skb, data, now, payload_len, partial, r);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
+}
+
 static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, __u64 now,
 					    __u64 ip_end, __u64 udp_end, struct val_by_id *r)
 {
@@ -1335,29 +1387,8 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
 		return swap_ipv4_short8_send_ipv6_3(skb, data, now, payload_len_3, partial_3, r);
 	}
-	if (r->m_new_length == 0) { /* rule */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len_4 = udp_end - 51;
-		__u64 partial_4 = fr_partial(skb);
-		if (!(partial_4 == 0 || partial_4 == 0x220028 ||
-		      ((partial_4 >> 16) >= 51 &&
-		       (partial_4 & 0xffff) < ((51ULL + payload_len_4) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len_4)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-			return swap_ipv4_short8_send_4(skb, data, now, payload_len_4, partial_4, r);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len_4)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-		return swap_ipv4_short8_send_ipv6_4(skb, data, now, payload_len_4, partial_4, r);
-	}
 
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return swap_ipv4_short8_rest(skb, data, now, udp_end, r);
 }
 
 static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1528,6 +1559,23 @@ static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, _
 	return fr_up(skb, reason_swap_no_rule);
 }
 
+static __always_inline int check_short0(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at)
+{
+	struct hdr_short0 *short0 = data + at;
+
+	if ((void *)(short0 + 1) > data_end)
+		return fr_up(skb, reason_swap_truncated);
+	if ((at + sizeof(*short0)) > udp_end)
+		return fr_up(skb, reason_swap_truncated);
+	if ((be8(&short0->long_flags) >> 7) != 0)
+		return fr_up(skb, reason_swap_long_header);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_swap_gso_packet);
+
+	return 0;
+}
+
 static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
 					  __u64 payload_len, __u64 partial, struct val_by_id *r)
 {
@@ -1662,13 +1710,43 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	return fr_send(&r->hop_to, direct);
 }
 
+static __always_inline int swap_ipv4_rest_3(struct __sk_buff *skb, void *data, __u64 now,
+					    __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 34;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r->m_new_length == 8) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 43;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return swap_ipv4_send(skb, data, now, payload_len, partial, r);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
+}
+
 static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_short4 *short4 = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_short0 *short0 = data + 42;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	struct val_by_id *r;
@@ -1704,14 +1782,8 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 			}
 		}
 	}
-	if ((void *)(short0 + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_swap_truncated);
-	if ((be8(&short0->long_flags) >> 7) != 0)
-		return fr_up(skb, reason_swap_long_header);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_swap_gso_packet);
+	if (check_short0(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 	struct val_by_id *r_2;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
@@ -1730,30 +1802,7 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 				     fr_unfound(found, reason_swap_no_by_id, reason_swap_changing));
 	}
 
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r_2->m_new_length == 8) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 43;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r_2->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
-			return swap_ipv4_send(skb, data, now, payload_len, partial, r_2);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
-		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r_2);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return swap_ipv4_rest_3(skb, data, now, udp_end, r_2);
 }
 
 static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -1840,8 +1889,8 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_short20 *short20 = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_swap_truncated);
@@ -1873,17 +1922,9 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_swap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_swap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_swap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_swap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_swap_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	struct val_by_id *r;
@@ -3034,6 +3075,37 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	return fr_send(&r->hop_to, direct);
 }
 
+static __always_inline int swap_ipv6_short8_rest(struct __sk_buff *skb, void *data, __u64 now,
+						 __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r->m_new_length == 0) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 71;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return swap_ipv6_short8_send_4(skb, data, now, payload_len, partial, r);
+		}
+		if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return swap_ipv6_short8_send_ipv4_4(skb, data, now, payload_len, partial, r);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
+}
+
 static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, __u64 now,
 					    __u64 ip_end, __u64 udp_end, struct val_by_id *r)
 {
@@ -3102,29 +3174,8 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
 		return swap_ipv6_short8_send_ipv4_3(skb, data, now, payload_len_3, partial_3, r);
 	}
-	if (r->m_new_length == 0) { /* rule */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len_4 = udp_end - 71;
-		__u64 partial_4 = fr_partial(skb);
-		if (!(partial_4 == 0 || partial_4 == 0x36003c ||
-		      ((partial_4 >> 16) >= 71 &&
-		       (partial_4 & 0xffff) < ((71ULL + payload_len_4) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 49ULL + payload_len_4)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-			return swap_ipv6_short8_send_4(skb, data, now, payload_len_4, partial_4, r);
-		}
-		if (unlikely(!fr_fits(&r->hop_to, 29ULL + payload_len_4)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-		return swap_ipv6_short8_send_ipv4_4(skb, data, now, payload_len_4, partial_4, r);
-	}
 
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return swap_ipv6_short8_rest(skb, data, now, udp_end, r);
 }
 
 static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -3429,13 +3480,43 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	return fr_send(&r->hop_to, direct);
 }
 
+static __always_inline int swap_ipv6_rest_3(struct __sk_buff *skb, void *data, __u64 now,
+					    __u64 udp_end, struct val_by_id *r)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r->m_new_length == 8) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 63;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+			return swap_ipv6_send(skb, data, now, payload_len, partial, r);
+		}
+		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
+		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
+}
+
 static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
 	struct hdr_short4 *short4 = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_short0 *short0 = data + 62;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	struct val_by_id *r;
@@ -3471,14 +3552,8 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 			}
 		}
 	}
-	if ((void *)(short0 + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_swap_truncated);
-	if ((be8(&short0->long_flags) >> 7) != 0)
-		return fr_up(skb, reason_swap_long_header);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_swap_gso_packet);
+	if (check_short0(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 	struct val_by_id *r_2;
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
@@ -3497,30 +3572,7 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 				     fr_unfound(found, reason_swap_no_by_id, reason_swap_changing));
 	}
 
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r_2->m_new_length == 8) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 63;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
-			return swap_ipv6_send(skb, data, now, payload_len, partial, r_2);
-		}
-		if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
-		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r_2);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
+	return swap_ipv6_rest_3(skb, data, now, udp_end, r_2);
 }
 
 static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -3607,8 +3659,8 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_short20 *short20 = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_swap_truncated);
@@ -3630,17 +3682,9 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_swap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_swap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_swap_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_swap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_swap_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: {for n in lengths {"short?(n)": fields: list.Concat([[{name: "long", bits:... */
 	struct val_by_id *r;

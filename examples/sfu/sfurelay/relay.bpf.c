@@ -233,6 +233,88 @@ enum {
 	reason_video_udp_checksum, reason_video_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_video_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_video_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_video_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_video_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_video_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_video_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_video_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_video_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_video_multicast + of);
+		return fr_up(skb, reason_video_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_video_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_video_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_video_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_video_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_video_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_video_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_rtp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_rtp *rtp = data + at;
+
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_video_truncated + of);
+	if ((at + sizeof(*rtp)) > udp_end)
+		return fr_up(skb, reason_video_truncated + of);
+	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
+		return fr_up(skb, reason_video_rtp_version + of);
+	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
+	      (be8(&rtp->marker_payload_type) & 127) >= 96))
+		return fr_up(skb, reason_video_rtcp + of);
+	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
+	if (rtp_csrc_list_size > 60)
+		return fr_up(skb, reason_video_rtp_csrc_list + of);
+	__u64 rtp_csrc_list_end = fr_forget(skb, (at + sizeof(*rtp)) + rtp_csrc_list_size);
+
+	*end = rtp_csrc_list_end;
+	return 0;
+}
+
 static __always_inline int video_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -533,15 +615,42 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv4_rest_5(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 vp8_layer_end, __u64 priority)
+static __always_inline int
+video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
+		  __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
 
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_video_no_streams,
+						reason_video_changing));
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return video_ipv4_send(skb);
+	}
+
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -559,19 +668,38 @@ static __always_inline int video_ipv4_rest_5(struct __sk_buff *skb, void *data, 
 	return video_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
 }
 
-static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline int video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 ip_end,
 					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
 					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_layer, __u64 vp8_layer_end)
+					     __u64 vp8_has, __u64 vp8_tl0picidx_end)
 {
+	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
 	struct hdr_rtp *rtp = data + 42;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+
+	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
+	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0xff));
 	if (at_vp8_layer_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -611,50 +739,32 @@ static __always_inline int video_ipv4_rest_4(struct __sk_buff *skb, void *data, 
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_up(skb, reason_video_no_match);
 
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_video_no_streams,
-						reason_video_changing));
-	}
-
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-		fr_named_add(0, 1);
-		return video_ipv4_send(skb);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_video_partial_checksum);
-
-	return video_ipv4_rest_5(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				 priority);
+	return video_ipv4_rest_4(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
+				 vp8_layer_end, priority);
 }
 
 static __always_inline int
-video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
 		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		  __u64 vp8_picture, __u64 vp8_picture_end)
+		  __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
-	void *at_vp8_tl0picidx_end;
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
+	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0xff));
 	if (at_vp8_picture_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -689,42 +799,41 @@ video_ipv4_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struc
 		vp8_tl0picidx_size = 0;
 	}
 	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
 
-	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
-	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
-
-	return video_ipv4_rest_4(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_layer,
-				 vp8_layer_end);
+	return video_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				 vp8_tl0picidx_end);
 }
 
-static __always_inline int video_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
+static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					   __u64 rtp_words_end)
 {
+	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
 	void *at_vp8_has_end;
+	struct hdr_rtp *rtp = data + 42;
 	struct hdr_vp8 *vp8;
 
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_video_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0xff));
 	if (at_rtp_extensions_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -758,34 +867,30 @@ static __always_inline int video_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
-	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 
-	return video_ipv4_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+	return video_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
 				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_picture, vp8_picture_end);
+				 vp8_has_end, at_vp8_has_end, vp8_picture_present);
 }
 
-static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	void *at_rtp_words_end;
 	struct hdr_rtp *rtp = data + 42;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	__u64 rtp_csrc_list_end;
+	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end, 0))
+		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
 	if (at_rtp_csrc_list_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -826,97 +931,37 @@ static __always_inline int video_ipv4_rest(struct __sk_buff *skb, void *data, vo
 		rtp_words = 0;
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
 
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
-	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_video_rtp_extensions);
-	} else {
-		rtp_extensions_size = 0;
-	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-
-	return video_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+	return video_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
+			       rtp_words_end);
 }
 
-static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_video_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_video_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_video_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_video_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_video_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_video_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_video_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_video_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_video_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_video_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_video_multicast);
-		return fr_up(skb, reason_video_martian_destination);
+		return fr_up(skb, reason_video_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_video_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_video_multicast + of);
+		return fr_up(skb, reason_video_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_video_not_udp + of);
 
-	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_video_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_video_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_video_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_video_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_video_udp_length);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (54ULL > udp_end)
-		return fr_up(skb, reason_video_truncated);
-
-	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
-	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
-		return fr_up(skb, reason_video_rtp_version);
-
-	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
-	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
-	      (be8(&rtp->marker_payload_type) & 127) >= 96))
-		return fr_up(skb, reason_video_rtcp);
-	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
-	if (rtp_csrc_list_size > 60)
-		return fr_up(skb, reason_video_rtp_csrc_list);
-	__u64 rtp_csrc_list_end = fr_forget(skb, 54ULL + rtp_csrc_list_size);
-
-	return video_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int video_ipv6_send(struct __sk_buff *skb)
@@ -1219,15 +1264,42 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int video_ipv6_rest_5(struct __sk_buff *skb, void *data, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_extensions_end,
-					     __u64 vp8_layer_end, __u64 priority)
+static __always_inline int
+video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *lease, __u64 ip_end,
+		  __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
 
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.publisher.addr, ipv6->src, 0);
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		enum fr_found found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_video_no_streams,
+						reason_video_changing));
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return video_ipv6_send(skb);
+	}
+
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
@@ -1245,19 +1317,38 @@ static __always_inline int video_ipv6_rest_5(struct __sk_buff *skb, void *data, 
 	return video_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end, priority);
 }
 
-static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline int video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 ip_end,
 					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
 					     __u64 rtp_extensions_size, __u64 rtp_extensions_end,
-					     __u64 vp8_layer, __u64 vp8_layer_end)
+					     __u64 vp8_has, __u64 vp8_tl0picidx_end)
 {
+	void *at_vp8_tl0picidx_end;
 	void *at_vp8_layer_end;
 	struct hdr_vp8_2 *vp8;
 	struct hdr_rtp *rtp = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+
+	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
 
 	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
+	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
 	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0x1ff));
 	if (at_vp8_layer_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -1297,50 +1388,32 @@ static __always_inline int video_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
 		return fr_up(skb, reason_video_no_match);
 
-	/* lookup: stream: streams: names */
-	struct val_streams *stream;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.publisher.addr, ipv6->src, 0);
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
-		key.ssrc = be32(&rtp->ssrc);
-		enum fr_found found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_video_no_streams,
-						reason_video_changing));
-	}
-
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-		fr_named_add(0, 1);
-		return video_ipv6_send(skb);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_video_partial_checksum);
-
-	return video_ipv6_rest_5(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
-				 priority);
+	return video_ipv6_rest_4(skb, data, lease, ip_end, udp_end, rtp_extensions_end,
+				 vp8_layer_end, priority);
 }
 
 static __always_inline int
-video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		  __u64 ip_end, __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
 		  __u64 rtp_extensions_size, __u64 rtp_extensions_end, __u64 vp8_has,
-		  __u64 vp8_picture, __u64 vp8_picture_end)
+		  __u64 vp8_has_end, void *at_vp8_has_end, __u64 vp8_picture_present)
 {
 	void *at_vp8_picture_end;
 	void *at_vp8_picture_low_end;
-	void *at_vp8_tl0picidx_end;
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
+	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0x1ff));
 	if (at_vp8_picture_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -1375,42 +1448,41 @@ video_ipv6_rest_3(struct __sk_buff *skb, void *data, void *data_end, const struc
 		vp8_tl0picidx_size = 0;
 	}
 	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
-	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
-	if (at_vp8_tl0picidx_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (vp8_tl0picidx_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
 
-	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
-	__u64 vp8_layer_size;
-	__u64 vp8_layer;
-	if (vp8_layer_present) { /* layer */
-		if (at_vp8_tl0picidx_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_layer_size = 1;
-		vp8_layer = be8(at_vp8_tl0picidx_end);
-	} else {
-		vp8_layer_size = 0;
-		vp8_layer = 0;
-	}
-	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
-
-	return video_ipv6_rest_4(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_layer,
-				 vp8_layer_end);
+	return video_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
+				 vp8_tl0picidx_end);
 }
 
-static __always_inline int video_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
+static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					   __u64 rtp_words_end)
 {
+	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
 	void *at_vp8_has_end;
+	struct hdr_rtp *rtp = data + 62;
 	struct hdr_vp8 *vp8;
 
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_video_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0x1ff));
 	if (at_rtp_extensions_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -1444,34 +1516,30 @@ static __always_inline int video_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 
 	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
-	__u64 vp8_picture_size;
-	__u64 vp8_picture;
-	if (vp8_picture_present) { /* picture */
-		if (at_vp8_has_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		vp8_picture_size = 1;
-		vp8_picture = be8(at_vp8_has_end);
-	} else {
-		vp8_picture_size = 0;
-		vp8_picture = 0;
-	}
-	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
 
-	return video_ipv6_rest_3(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+	return video_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
 				 rtp_words_end, rtp_extensions_size, rtp_extensions_end, vp8_has,
-				 vp8_picture, vp8_picture_end);
+				 vp8_has_end, at_vp8_has_end, vp8_picture_present);
 }
 
-static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	void *at_rtp_words_end;
 	struct hdr_rtp *rtp = data + 62;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	__u64 rtp_csrc_list_end;
+	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end, 0))
+		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
 	if (at_rtp_csrc_list_end > data_end)
 		return fr_up(skb, reason_video_truncated);
@@ -1512,87 +1580,9 @@ static __always_inline int video_ipv6_rest(struct __sk_buff *skb, void *data, vo
 		rtp_words = 0;
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_video_truncated);
 
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
-	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_video_rtp_extensions);
-	} else {
-		rtp_extensions_size = 0;
-	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-
-	return video_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
-}
-
-static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_rtp *rtp = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_video_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_video_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_video_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_video_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_video_multicast);
-		return fr_up(skb, reason_video_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_video_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_video_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_video_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_video_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_video_udp_length);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
-	if (74ULL > udp_end)
-		return fr_up(skb, reason_video_truncated);
-
-	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
-	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
-		return fr_up(skb, reason_video_rtp_version);
-
-	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
-	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
-	      (be8(&rtp->marker_payload_type) & 127) >= 96))
-		return fr_up(skb, reason_video_rtcp);
-	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
-	if (rtp_csrc_list_size > 60)
-		return fr_up(skb, reason_video_rtp_csrc_list);
-	__u64 rtp_csrc_list_end = fr_forget(skb, 74ULL + rtp_csrc_list_size);
-
-	return video_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return video_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
+			       rtp_words_end);
 }
 
 SEC("tc") int prog_video(struct __sk_buff *skb)
@@ -1935,17 +1925,71 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
+static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 priority, struct val_streams *stream)
 {
+	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return audio_ipv4_send(skb);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= rtp_extensions_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_audio_partial_checksum);
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_audio_full_streams);
+	}
+	return audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+}
+
+static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					   __u64 rtp_words_end)
+{
+	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
 	struct hdr_rtp *rtp = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_audio_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0xff));
 	if (at_rtp_extensions_end > data_end)
 		return fr_up(skb, reason_audio_truncated);
@@ -1992,44 +2036,30 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 						reason_audio_changing));
 	}
 
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-		fr_named_add(0, 1);
-		return audio_ipv4_send(skb);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= rtp_extensions_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_audio_partial_checksum);
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-		struct val_streams val __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
-		key.ssrc = be32(&rtp->ssrc);
-		val.highest = be16(&rtp->sequence);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_audio_full_streams);
-	}
-	return audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+	return audio_ipv4_rest_2(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
 }
 
-static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	void *at_rtp_words_end;
 	struct hdr_rtp *rtp = data + 42;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_audio_truncated -
+		       reason_video_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_audio_truncated -
+		      reason_video_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	__u64 rtp_csrc_list_end;
+	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end, reason_audio_truncated -
+		      reason_video_truncated))
+		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
 	if (at_rtp_csrc_list_end > data_end)
 		return fr_up(skb, reason_audio_truncated);
@@ -2070,97 +2100,9 @@ static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, vo
 		rtp_words = 0;
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
 
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
-	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_audio_rtp_extensions);
-	} else {
-		rtp_extensions_size = 0;
-	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-
-	return audio_ipv4_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
-}
-
-static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_rtp *rtp = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_audio_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_audio_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_audio_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_audio_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_audio_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_audio_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_audio_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_audio_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_audio_multicast);
-		return fr_up(skb, reason_audio_martian_destination);
-	}
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_audio_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_audio_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_audio_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_audio_udp_length);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (54ULL > udp_end)
-		return fr_up(skb, reason_audio_truncated);
-
-	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
-	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
-		return fr_up(skb, reason_audio_rtp_version);
-
-	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
-	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
-	      (be8(&rtp->marker_payload_type) & 127) >= 96))
-		return fr_up(skb, reason_audio_rtcp);
-	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
-	if (rtp_csrc_list_size > 60)
-		return fr_up(skb, reason_audio_rtp_csrc_list);
-	__u64 rtp_csrc_list_end = fr_forget(skb, 54ULL + rtp_csrc_list_size);
-
-	return audio_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return audio_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
+			       rtp_words_end);
 }
 
 static __always_inline int audio_ipv6_send(struct __sk_buff *skb)
@@ -2442,17 +2384,71 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 ip_end,
-					     __u64 udp_end, __u64 rtp_profile, __u64 rtp_words_end,
-					     __u64 rtp_extensions_size, __u64 rtp_extensions_end)
+static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					     __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 priority, struct val_streams *stream)
 {
+	struct hdr_rtp *rtp = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return audio_ipv6_send(skb);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= rtp_extensions_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_audio_partial_checksum);
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.publisher.addr, ipv6->src, 0);
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_audio_full_streams);
+	}
+	return audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+}
+
+static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_profile, __u64 rtp_words,
+					   __u64 rtp_words_end)
+{
+	void *at_rtp_words_end;
 	void *at_rtp_extensions_end;
 	struct hdr_rtp *rtp = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
 	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_audio_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
 	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0x1ff));
 	if (at_rtp_extensions_end > data_end)
 		return fr_up(skb, reason_audio_truncated);
@@ -2499,44 +2495,31 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 						reason_audio_changing));
 	}
 
-	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
-	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-		fr_named_add(0, 1);
-		return audio_ipv6_send(skb);
-	}
-
-	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= rtp_extensions_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_audio_partial_checksum);
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
-		struct val_streams val __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.publisher.addr, ipv6->src, 0);
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
-		key.ssrc = be32(&rtp->ssrc);
-		val.highest = be16(&rtp->sequence);
-		fr_learning(0);
-		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-			return fr_up(skb, reason_audio_full_streams);
-	}
-	return audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+	return audio_ipv6_rest_2(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
 }
 
-static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 rtp_csrc_list_end)
+static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
-	void *at_rtp_words_end;
 	struct hdr_rtp *rtp = data + 62;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_audio_truncated -
+		       reason_video_truncated, reason_audio_ipv6_version -
+		       reason_video_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_audio_truncated -
+		      reason_video_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	__u64 rtp_csrc_list_end;
+	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end, reason_audio_truncated -
+		      reason_video_truncated))
+		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
 	if (at_rtp_csrc_list_end > data_end)
 		return fr_up(skb, reason_audio_truncated);
@@ -2577,87 +2560,9 @@ static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, vo
 		rtp_words = 0;
 	}
 	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
-	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
-	if (at_rtp_words_end > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (rtp_words_end > udp_end)
-		return fr_up(skb, reason_audio_truncated);
 
-	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
-	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
-	__u64 rtp_extensions_size;
-	if (rtp_extensions_present) { /* extensions */
-		rtp_extensions_size = rtp_words * 4;
-		if (rtp_extensions_size > 128)
-			return fr_up(skb, reason_audio_rtp_extensions);
-	} else {
-		rtp_extensions_size = 0;
-	}
-	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
-
-	return audio_ipv6_rest_2(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
-				 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
-}
-
-static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_rtp *rtp = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_audio_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_audio_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_audio_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_audio_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_audio_multicast);
-		return fr_up(skb, reason_audio_martian_destination);
-	}
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_audio_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_audio_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_audio_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_audio_udp_length);
-
-	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
-	if (74ULL > udp_end)
-		return fr_up(skb, reason_audio_truncated);
-
-	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
-	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
-		return fr_up(skb, reason_audio_rtp_version);
-
-	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
-	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
-	      (be8(&rtp->marker_payload_type) & 127) >= 96))
-		return fr_up(skb, reason_audio_rtcp);
-	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
-	if (rtp_csrc_list_size > 60)
-		return fr_up(skb, reason_audio_rtp_csrc_list);
-	__u64 rtp_csrc_list_end = fr_forget(skb, 74ULL + rtp_csrc_list_size);
-
-	return audio_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+	return audio_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile, rtp_words,
+			       rtp_words_end);
 }
 
 SEC("tc") int prog_audio(struct __sk_buff *skb)

@@ -181,6 +181,89 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_to_peer_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_to_peer_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_to_peer_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_to_peer_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_to_peer_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_to_peer_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_to_peer_multicast + of);
+		return fr_up(skb, reason_to_peer_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_to_peer_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_to_peer_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_to_peer_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_to_peer_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_channel_data(struct __sk_buff *skb, void *data, void *data_end,
+					      __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_channel_data *channel_data = data + at;
+
+	if ((void *)(channel_data + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if ((at + sizeof(*channel_data)) > udp_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
+		return fr_up(skb, reason_to_peer_channel_data_number);
+	__u64 channel_data_end = (at + sizeof(*channel_data)) + be16(&channel_data->length);
+	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_to_peer_gso_packet);
+	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
+		return fr_up(skb, reason_to_peer_channel_data_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_peer_gso_packet);
+
+	*end = channel_data_end;
+	return 0;
+}
+
 static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
 					     struct val_by_channel *ch, const __u32 headers_len,
 					     const int how, struct fr_csum udp_csum, __u64 ip_sum,
@@ -280,14 +363,42 @@ to_peer_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int to_peer_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, __u64 channel_data_end,
-					     struct val_by_channel *ch)
+static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_channel_data *channel_data = data + 42;
+	struct hdr_eth *eth = data;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
+	/* headers: channel_data: fields: [ */
+	__u64 channel_data_end;
+	if (check_channel_data(skb, data, data_end, udp_end, 42, &channel_data_end))
+		return TC_ACT_UNSPEC;
+
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct val_by_channel *ch;
+	{
+		struct key_by_channel key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.client.addr, ld32(ipv4->src));
+		key.client.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.number = be16(&channel_data->number);
+		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_to_peer_no_by_channel,
+						reason_to_peer_changing));
+	}
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
@@ -341,83 +452,62 @@ static __always_inline int to_peer_ipv4_rest(struct __sk_buff *skb, void *data, 
 				 bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
 
-static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_to_peer_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_to_peer_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_peer_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_to_peer_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_to_peer_multicast + of);
+		return fr_up(skb, reason_to_peer_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_to_peer_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_channel_data *channel_data = data + 42;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_channel_data *channel_data = data + 62;
+	struct hdr_eth *eth = data;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_to_peer_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_to_peer_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_to_peer_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_to_peer_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_to_peer_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_to_peer_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_to_peer_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_to_peer_multicast);
-		return fr_up(skb, reason_to_peer_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "channel_data"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_to_peer_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_peer_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_peer_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* headers: channel_data: fields: [ */
-	if ((void *)(channel_data + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (46ULL > udp_end)
-		return fr_up(skb, reason_to_peer_truncated);
-
-	/* {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x... */
-	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
-		return fr_up(skb, reason_to_peer_channel_data_number);
-
-	/* {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes of paddin... */
-	__u64 channel_data_end = 46ULL + be16(&channel_data->length);
-	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
-	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
-		return fr_up(skb, reason_to_peer_channel_data_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_gso_packet);
+	__u64 channel_data_end;
+	if (check_channel_data(skb, data, data_end, udp_end, 62, &channel_data_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct val_by_channel *ch;
 	{
 		struct key_by_channel key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
+		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
 		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
@@ -426,18 +516,6 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 				     fr_unfound(found, reason_to_peer_no_by_channel,
 						reason_to_peer_changing));
 	}
-
-	return to_peer_ipv4_rest(skb, data, now, udp_end, channel_data_end, ch);
-}
-
-static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 udp_end, __u64 channel_data_end,
-					     struct val_by_channel *ch)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_channel_data *channel_data = data + 62;
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
@@ -486,88 +564,9 @@ static __always_inline int to_peer_ipv6_rest(struct __sk_buff *skb, void *data, 
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&channel_data->number) +
 					  udp_cut_off);
-	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 	return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
 				 ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
-}
-
-static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_channel_data *channel_data = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_to_peer_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_to_peer_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_to_peer_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_to_peer_multicast);
-		return fr_up(skb, reason_to_peer_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "channel_data"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_to_peer_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_peer_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_peer_udp_length);
-
-	/* headers: channel_data: fields: [ */
-	if ((void *)(channel_data + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (66ULL > udp_end)
-		return fr_up(skb, reason_to_peer_truncated);
-
-	/* {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x... */
-	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
-		return fr_up(skb, reason_to_peer_channel_data_number);
-
-	/* {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes of paddin... */
-	__u64 channel_data_end = 66ULL + be16(&channel_data->length);
-	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_to_peer_gso_packet);
-	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
-		return fr_up(skb, reason_to_peer_channel_data_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_to_peer_gso_packet);
-
-	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-	struct val_by_channel *ch;
-	{
-		struct key_by_channel key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
-		key.number = be16(&channel_data->number);
-		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_peer_no_by_channel,
-						reason_to_peer_changing));
-	}
-
-	return to_peer_ipv6_rest(skb, data, now, udp_end, channel_data_end, ch);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
@@ -746,47 +745,14 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 	struct hdr_udp *udp = data + 34;
 	struct hdr_eth *eth = data;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_to_client_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_to_client_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_to_client_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_to_client_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_to_client_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_client_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_to_client_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_to_client_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_to_client_multicast);
-		return fr_up(skb, reason_to_client_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_to_client_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_client_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_client_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
+		       reason_to_peer_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_to_client_truncated -
+		      reason_to_peer_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *ch;
@@ -862,37 +828,15 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	struct hdr_udp *udp = data + 54;
 	struct hdr_eth *eth = data;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_to_client_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_to_client_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_client_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_to_client_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_to_client_multicast);
-		return fr_up(skb, reason_to_client_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_to_client_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_client_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_client_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
+		       reason_to_peer_truncated, reason_to_client_ipv6_version -
+		       reason_to_peer_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_to_client_truncated -
+		      reason_to_peer_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *ch;
@@ -955,7 +899,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 	return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
 				   ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 }

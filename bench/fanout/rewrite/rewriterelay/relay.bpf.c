@@ -148,6 +148,27 @@ enum {
 	reason_deliver_udp_checksum, reason_deliver_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_deliver_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_deliver_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_deliver_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct deliver_same1 {
 	__u32 kind0;
@@ -330,7 +351,6 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_rtp *rtp = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -363,17 +383,9 @@ static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_deliver_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_deliver_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_deliver_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_deliver_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
 	if ((void *)(rtp + 1) > data_end)
@@ -573,7 +585,6 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_rtp *rtp = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -596,17 +607,9 @@ static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_deliver_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_deliver_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_deliver_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_deliver_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
 	if ((void *)(rtp + 1) > data_end)
