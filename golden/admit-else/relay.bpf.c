@@ -243,6 +243,65 @@ enum {
 	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_gate_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_gate_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_gate_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_gate_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_gate_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_gate_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_gate_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_gate_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_gate_multicast + of);
+		return fr_up(skb, reason_gate_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_gate_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_gate_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_gate_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gate_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_gate_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int gate_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -308,49 +367,13 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_gate_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_gate_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_gate_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_gate_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_gate_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_gate_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_gate_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_gate_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_gate_multicast);
-		return fr_up(skb, reason_gate_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_gate_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_gate_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_gate_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
 	struct val_sources *s;
@@ -383,6 +406,34 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 
 	/* "pass", */
 	return gate_ipv4_send_2(skb, data, udp_end, s);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_gate_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_gate_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_gate_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_gate_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_gate_multicast + of);
+		return fr_up(skb, reason_gate_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_gate_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int gate_ipv6_send(struct __sk_buff *skb)
@@ -450,39 +501,13 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_gate_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_gate_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_gate_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_gate_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_gate_multicast);
-		return fr_up(skb, reason_gate_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_gate_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_gate_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_gate_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
 	struct val_sources *s;
@@ -629,49 +654,15 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_route_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_route_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_route_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_route_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_route_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_route_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_route_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_route_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_route_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_route_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_route_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_route_truncated -
+		       reason_gate_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_route_truncated -
+		      reason_gate_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
 	struct val_sources *s;
@@ -759,39 +750,15 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_route_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_route_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_route_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_route_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_route_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_route_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_route_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_route_truncated -
+		       reason_gate_truncated, reason_route_ipv6_version - reason_gate_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_route_truncated -
+		      reason_gate_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
 	struct val_sources *s;
@@ -1105,49 +1072,15 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 				    const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
+		       reason_gate_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_tap_truncated -
+		      reason_gate_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: s: sources: ["ip.src"] */
 	struct val_sources *s;
@@ -1391,39 +1324,15 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 				    const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_tap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_tap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
+		       reason_gate_truncated, reason_tap_ipv6_version - reason_gate_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_tap_truncated -
+		      reason_gate_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: s: sources: ["ip.src"] */
 	struct val_sources *s;

@@ -78,6 +78,27 @@ enum {
 	reason_filter_ipv6_payload_length, reason_filter_udp_checksum, reason_filter_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
 	struct hdr_odd *odd = data + 42;
@@ -136,8 +157,8 @@ static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb)
 static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_odd *odd = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -169,17 +190,9 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: odd: fields: [ */
 	if ((void *)(odd + 1) > data_end)
@@ -275,8 +288,8 @@ static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb)
 static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_odd *odd = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -298,17 +311,9 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: odd: fields: [ */
 	if ((void *)(odd + 1) > data_end)

@@ -211,6 +211,65 @@ enum {
 	reason_downstream_udp_checksum, reason_downstream_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_downstream_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_downstream_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_downstream_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_downstream_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_downstream_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_downstream_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_downstream_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_downstream_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_downstream_multicast + of);
+		return fr_up(skb, reason_downstream_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_downstream_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_downstream_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_downstream_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_downstream_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct downstream_same1 {
 	__u32 size;
@@ -1261,12 +1320,73 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 }
 
 static __always_inline int downstream_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						__u64 ip_end, __u64 short_payload_end)
+						__u64 ip_end, __u64 short_payload_end,
+						__u64 stream_offset_end)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 55;
+
+	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_downstream_truncated);
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		__u64 stream_length;
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_downstream_truncated);
+	} else {
+		stream_length_size = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_downstream_truncated);
+
+	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_downstream_gso_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_downstream_partial_checksum);
+	return downstream_fan2(skb, data, ip_end);
+}
+
+static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	void *at_stream_id_end;
+	struct hdr_short *v_short = data + 42;
+	struct hdr_stream *stream = data + 55;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
+	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (55ULL > udp_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if ((be8(&v_short->form_to_rest) >> 7) != 0)
+		return fr_up(skb, reason_downstream_short_form);
+	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
+		return fr_up(skb, reason_downstream_short_fixed);
+	if (udp_end < 71)
+		return fr_up(skb, reason_downstream_truncated);
+	__u64 short_payload_end = udp_end - 16;
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (data + 56 > data_end)
@@ -1300,100 +1420,37 @@ static __always_inline int downstream_ipv4_rest(struct __sk_buff *skb, void *dat
 		stream_offset_size = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		__u64 stream_length;
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_downstream_truncated);
-	} else {
-		stream_length_size = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
 
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_downstream_partial_checksum);
-	return downstream_fan2(skb, data, ip_end);
+	return downstream_ipv4_rest(skb, data, data_end, ip_end, short_payload_end,
+				    stream_offset_end);
 }
 
-static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_downstream_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_downstream_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_downstream_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_downstream_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_downstream_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_downstream_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_downstream_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_downstream_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
+		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_downstream_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_downstream_multicast + of);
+		return fr_up(skb, reason_downstream_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_downstream_not_udp + of);
 
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_downstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
-
-	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (55ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(&v_short->form_to_rest) >> 7) != 0)
-		return fr_up(skb, reason_downstream_short_form);
-	if (((be8(&v_short->form_to_rest) >> 6) & 1) != 1)
-		return fr_up(skb, reason_downstream_short_fixed);
-	if (udp_end < 71)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 short_payload_end = udp_end - 16;
-
-	return downstream_ipv4_rest(skb, data, data_end, ip_end, short_payload_end);
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -2457,30 +2514,13 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 
 static __always_inline int downstream_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 						__u64 ip_end, __u64 short_payload_end,
-						__u64 stream_id_end)
+						__u64 stream_offset_end)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 75;
 
 	/* stream: fields: [{name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"... */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_downstream_truncated);
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		__u64 stream_offset;
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_downstream_truncated);
-	} else {
-		stream_offset_size = 0;
-	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -2517,42 +2557,16 @@ static __always_inline int downstream_ipv6_rest(struct __sk_buff *skb, void *dat
 
 static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	void *at_stream_id_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_stream *stream = data + 75;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_downstream_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_downstream_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_downstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
 	if ((void *)(v_short + 1) > data_end)
@@ -2566,6 +2580,8 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	if (udp_end < 91)
 		return fr_up(skb, reason_downstream_truncated);
 	__u64 short_payload_end = udp_end - 16;
+
+	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (data + 76 > data_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (be8(data + 75) >= 2 && be8(data + 75) <= 3)
@@ -2581,8 +2597,25 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!stream_id_size)
 		return fr_up(skb, reason_downstream_truncated);
 	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_downstream_truncated);
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		__u64 stream_offset;
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_downstream_truncated);
+	} else {
+		stream_offset_size = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return downstream_ipv6_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_end);
+	return downstream_ipv6_rest(skb, data, data_end, ip_end, short_payload_end,
+				    stream_offset_end);
 }
 
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
@@ -2642,9 +2675,26 @@ enum {
 	reason_other_ipv6_payload_length, reason_other_udp_checksum, reason_other_not_ip,
 };
 
-static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						__u64 note_text_end, __u64 partial,
-						struct val_peers *p)
+static __always_inline int check_note(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_note *note = data + at;
+
+	if ((void *)(note + 1) > data_end)
+		return fr_up(skb, reason_other_truncated);
+	if ((at + sizeof(*note)) > udp_end)
+		return fr_up(skb, reason_other_truncated);
+	__u64 note_text_size = be8(&note->size);
+	if (note_text_size > 200)
+		return fr_up(skb, reason_other_note_text);
+	__u64 note_text_end = fr_forget(skb, (at + sizeof(*note)) + note_text_size);
+
+	*end = note_text_end;
+	return 0;
+}
+
+static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 note_text_end, __u64 partial, struct val_peers *p)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -2722,9 +2772,8 @@ static __always_inline int other_ipv4_note_send(struct __sk_buff *skb, void *dat
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *data,
-						  __u64 note_text_end, __u64 more_text_end,
-						  __u64 partial)
+static __always_inline int other_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 note_text_end,
+					     __u64 more_text_end, __u64 partial)
 {
 	struct hdr_cookie *cookie = data + 42;
 	struct hdr_udp *udp = data + 34;
@@ -2769,9 +2818,8 @@ static __always_inline int other_ipv4_note_send_2(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_note_send_3(struct __sk_buff *skb, void *data,
-						  __u64 note_text_end, __u64 more_text_end,
-						  __u64 payload_len, __u64 partial)
+static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 note_text_end,
+					     __u64 more_text_end, __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_cookie *cookie = data + 42;
@@ -2846,7 +2894,7 @@ static __always_inline int other_ipv4_note_send_3(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_note_send_4(struct __sk_buff *skb, void *data, __u64 partial)
+static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_cookie *cookie = data + 42;
@@ -2885,10 +2933,34 @@ static __always_inline int other_ipv4_note_send_4(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_note_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						__u64 note_text_end, __u64 more_text_end)
+static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 note_text_end, __u64 more_text_end,
+					   struct val_peers *p)
 {
 	struct hdr_cookie *cookie = data + 42;
+
+	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
+	if (be8(&cookie->flags) == 1) { /* rule */
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) ||
+		    !fr_is_v4(p->remote.addr))
+			return fr_up(skb, reason_other_address_family);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= more_text_end) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_other_partial_checksum);
+		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
+		return other_ipv4_send(skb, data, ip_end, note_text_end, partial, p);
+	}
+
+	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
+	if (be8(&cookie->flags) == 2) { /* rule */
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+		      (partial_2 >> 16) >= more_text_end))
+			return fr_up(skb, reason_other_partial_checksum);
+		return other_ipv4_send_2(skb, data, note_text_end, more_text_end, partial_2);
+	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) { /* rule */
@@ -2896,52 +2968,60 @@ static __always_inline int other_ipv4_note_rest(struct __sk_buff *skb, void *dat
 		if ((payload_len + (note_text_end - 14)) > 0xffff ||
 		    (payload_len + (note_text_end - 34)) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028))
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 || partial_3 == 0x220028))
 			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv4_note_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					      partial);
+		return other_ipv4_send_3(skb, data, note_text_end, more_text_end, payload_len,
+					 partial_3);
 	}
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= more_text_end))
+	__u64 partial_4 = fr_partial(skb);
+	if (!(partial_4 == 0 || partial_4 == 0x220028 || (partial_4 >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv4_note_send_4(skb, data, partial_2);
+	return other_ipv4_send_4(skb, data, partial_4);
 }
 
-static __always_inline int other_ipv4_note(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end)
+static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_note_text_end;
 	void *at_more_text_end;
-	struct hdr_note *note = data + 51;
-	struct hdr_note *note_2;
+	struct hdr_cookie *cookie = data + 42;
+	struct hdr_note *note;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_cookie *cookie = data + 42;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_other_truncated -
+		       reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_other_truncated -
+		      reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+
+	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
+	if ((void *)(cookie + 1) > data_end)
+		return fr_up(skb, reason_other_truncated);
+	if (51ULL > udp_end)
+		return fr_up(skb, reason_other_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	if ((void *)(note + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (52ULL > udp_end)
-		return fr_up(skb, reason_other_truncated);
-	__u64 note_text_size = be8(&note->size);
-	if (note_text_size > 200)
-		return fr_up(skb, reason_other_note_text);
-	__u64 note_text_end = fr_forget(skb, 52ULL + note_text_size);
+	__u64 note_text_end;
+	if (check_note(skb, data, data_end, udp_end, 51, &note_text_end))
+		return TC_ACT_UNSPEC;
 	at_note_text_end = fr_pin(data + fr_bound(note_text_end, 0xff));
 	if (at_note_text_end > data_end)
 		return fr_up(skb, reason_other_truncated);
 	if (note_text_end > udp_end)
 		return fr_up(skb, reason_other_truncated);
-	note_2 = at_note_text_end;
-	if ((void *)(note_2 + 1) > data_end)
+	note = at_note_text_end;
+	if ((void *)(note + 1) > data_end)
 		return fr_up(skb, reason_other_truncated);
 	if ((note_text_end + 1) > udp_end)
 		return fr_up(skb, reason_other_truncated);
-	__u64 more_text_size = be8(&note_2->size);
+	__u64 more_text_size = be8(&note->size);
 	if (more_text_size > 200)
 		return fr_up(skb, reason_other_note_text);
 	__u64 more_text_end = fr_forget(skb, note_text_end + 1 + more_text_size);
@@ -2969,88 +3049,7 @@ static __always_inline int other_ipv4_note(struct __sk_buff *skb, void *data, vo
 						reason_other_changing));
 	}
 
-	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) { /* rule */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) ||
-		    !fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_other_address_family);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= more_text_end) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
-		return other_ipv4_note_send(skb, data, ip_end, note_text_end, partial, p);
-	}
-
-	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
-	if (be8(&cookie->flags) == 2) { /* rule */
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-		      (partial_2 >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv4_note_send_2(skb, data, note_text_end, more_text_end, partial_2);
-	}
-
-	return other_ipv4_note_rest(skb, data, udp_end, note_text_end, more_text_end);
-}
-
-static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_cookie *cookie = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_other_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_other_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_other_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_other_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_other_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_other_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_other_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_other_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_other_multicast);
-		return fr_up(skb, reason_other_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_other_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_other_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_other_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_other_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_other_udp_length);
-
-	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (51ULL > udp_end)
-		return fr_up(skb, reason_other_truncated);
-
-	return other_ipv4_note(skb, data, data_end, lease, ip_end, udp_end);
+	return other_ipv4_rest(skb, data, ip_end, udp_end, note_text_end, more_text_end, p);
 }
 
 static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -3283,11 +3282,39 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 udp_end,
-					     __u64 note_text_end, __u64 more_text_end)
+static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 note_text_end, __u64 more_text_end,
+					   struct val_peers *p)
 {
 	struct hdr_cookie *cookie = data + 62;
 	struct hdr_udp *udp = data + 54;
+
+	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
+	if (be8(&cookie->flags) == 1) { /* rule */
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
+			return fr_up(skb, reason_other_address_family);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= more_text_end))
+			return fr_up(skb, reason_other_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_other_udp_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_other_partial_checksum);
+		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
+		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
+	}
+
+	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
+	if (be8(&cookie->flags) == 2) { /* rule */
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_other_udp_checksum);
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+		      (partial_2 >> 16) >= more_text_end))
+			return fr_up(skb, reason_other_partial_checksum);
+		return other_ipv6_send_2(skb, data, note_text_end, more_text_end, partial_2);
+	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
 	if (be8(&cookie->flags) == 3) { /* rule */
@@ -3295,36 +3322,54 @@ static __always_inline int other_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		if ((payload_len + (note_text_end - 54)) > 0xffff ||
 		    (payload_len + (note_text_end - 54)) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c))
+		__u64 partial_3 = fr_partial(skb);
+		if (!(partial_3 == 0 || partial_3 == 0x36003c))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_other_udp_checksum);
 		return other_ipv6_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial);
+					 partial_3);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_other_udp_checksum);
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c || (partial_2 >> 16) >= more_text_end))
+	__u64 partial_4 = fr_partial(skb);
+	if (!(partial_4 == 0 || partial_4 == 0x36003c || (partial_4 >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv6_send_4(skb, data, partial_2);
+	return other_ipv6_send_4(skb, data, partial_4);
 }
 
-static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end, __u64 note_text_end)
+static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_note_text_end;
 	void *at_more_text_end;
+	struct hdr_cookie *cookie = data + 62;
 	struct hdr_note *note;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_cookie *cookie = data + 62;
+
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_other_truncated -
+		       reason_downstream_truncated, reason_other_ipv6_version -
+		       reason_downstream_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_other_truncated -
+		      reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+
+	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
+	if ((void *)(cookie + 1) > data_end)
+		return fr_up(skb, reason_other_truncated);
+	if (71ULL > udp_end)
+		return fr_up(skb, reason_other_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
+	__u64 note_text_end;
+	if (check_note(skb, data, data_end, udp_end, 71, &note_text_end))
+		return TC_ACT_UNSPEC;
 	at_note_text_end = fr_pin(data + fr_bound(note_text_end, 0x1ff));
 	if (at_note_text_end > data_end)
 		return fr_up(skb, reason_other_truncated);
@@ -3363,93 +3408,7 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, vo
 						reason_other_changing));
 	}
 
-	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) { /* rule */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_other_address_family);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_other_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
-		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
-	}
-
-	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
-	if (be8(&cookie->flags) == 2) { /* rule */
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_other_udp_checksum);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-		      (partial_2 >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv6_send_2(skb, data, note_text_end, more_text_end, partial_2);
-	}
-
-	return other_ipv6_rest_2(skb, data, udp_end, note_text_end, more_text_end);
-}
-
-static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_cookie *cookie = data + 62;
-	struct hdr_note *note = data + 71;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_other_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_other_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_other_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_other_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_other_multicast);
-		return fr_up(skb, reason_other_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_other_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_other_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_other_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_other_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_other_udp_length);
-
-	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (71ULL > udp_end)
-		return fr_up(skb, reason_other_truncated);
-
-	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	if ((void *)(note + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (72ULL > udp_end)
-		return fr_up(skb, reason_other_truncated);
-	__u64 note_text_size = be8(&note->size);
-	if (note_text_size > 200)
-		return fr_up(skb, reason_other_note_text);
-	__u64 note_text_end = fr_forget(skb, 72ULL + note_text_size);
-
-	return other_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, note_text_end);
+	return other_ipv6_rest(skb, data, ip_end, udp_end, note_text_end, more_text_end, p);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)

@@ -75,6 +75,27 @@ enum {
 	reason_hop_ipv6_payload_length, reason_hop_udp_checksum, reason_hop_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_hop_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_hop_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_hop_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_hop_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_hop_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
 	struct hdr_unit *unit = data + 42;
@@ -124,8 +145,8 @@ static __always_inline int prog_hop_ipv4_send(struct __sk_buff *skb, void *data,
 static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_unit *unit = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_hop_truncated);
@@ -157,17 +178,9 @@ static __always_inline int prog_hop_ipv4(struct __sk_buff *skb, void *data, void
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_hop_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_hop_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_hop_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_hop_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_hop_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_hop_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: { */
 	if ((void *)(unit + 1) > data_end)
@@ -238,8 +251,8 @@ static __always_inline int prog_hop_ipv6_send(struct __sk_buff *skb, void *data,
 static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_unit *unit = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_hop_truncated);
@@ -261,17 +274,9 @@ static __always_inline int prog_hop_ipv6(struct __sk_buff *skb, void *data, void
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_hop_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_hop_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_hop_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_hop_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_hop_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_hop_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: { */
 	if ((void *)(unit + 1) > data_end)

@@ -168,6 +168,45 @@ enum {
 	reason_downstream_udp_checksum, reason_downstream_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_downstream_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_downstream_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_downstream_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if ((at + sizeof(*v_short)) > udp_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_downstream_gso_packet);
+	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
+	__u64 priority = 2ULL - ((priority_value < 3) ? priority_value : 2ULL);
+
+	*end = priority;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct downstream_same1 {
 	__u32 kind0;
@@ -417,8 +456,6 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -450,29 +487,14 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_downstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (55ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = 2ULL - ((priority_value < 3) ? priority_value : 2ULL);
+	__u64 priority;
+	if (check_short(skb, data, data_end, udp_end, 42, &priority))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
@@ -731,8 +753,6 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -754,29 +774,14 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_downstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (75ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = 2ULL - ((priority_value < 3) ? priority_value : 2ULL);
+	__u64 priority;
+	if (check_short(skb, data, data_end, udp_end, 62, &priority))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);

@@ -155,6 +155,27 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					     __u64 udp_end, __u64 topic, __u64 partial,
 					     struct val_peers *p)
@@ -441,8 +462,8 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 					const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_msg *msg = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -474,17 +495,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
 	if ((void *)(msg + 1) > data_end)
@@ -816,8 +829,8 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 					const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -839,17 +852,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
 	if ((void *)(msg + 1) > data_end)

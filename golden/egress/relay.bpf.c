@@ -80,6 +80,27 @@ enum {
 	reason_leaving_mapped_address, reason_leaving_ipv6_payload_length, reason_leaving_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_leaving_udp_length);
+	__u64 l4_end = at + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_leaving_gso_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_leaving_udp_length);
+
+	*end = l4_end;
+	return 0;
+}
+
 static __always_inline int leaving_ipv4_udp_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -115,17 +136,9 @@ static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leaving_udp_length);
-	__u64 l4_end = 34ULL + be16(&udp->length);
-	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leaving_gso_packet);
-	if (l4_end != ip_end)
-		return fr_up(skb, reason_leaving_udp_length);
+	__u64 l4_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &l4_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&udp->dst_port) == 25) { /* rule */
@@ -140,6 +153,26 @@ static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, v
 
 	/* {do: ["pass"]}, */
 	return leaving_ipv4_udp_send_2(skb);
+}
+
+static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_tcp *tcp = data + at;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((at + sizeof(*tcp)) > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_leaving_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_leaving_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, (at + sizeof(*tcp)) + l4_options_size);
+
+	*end = l4_options_end;
+	return 0;
 }
 
 static __always_inline int leaving_ipv4_tcp_send(struct __sk_buff *skb, void *data)
@@ -178,16 +211,9 @@ static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 34;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (54ULL > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_leaving_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
-	if (l4_options_size > 40)
-		return fr_up(skb, reason_leaving_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, 54ULL + l4_options_size);
+	__u64 l4_options_end;
+	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
+		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > data_end)
 		return fr_up(skb, reason_leaving_truncated);
@@ -274,17 +300,9 @@ static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leaving_udp_length);
-	__u64 l4_end = 54ULL + be16(&udp->length);
-	if (!(l4_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leaving_gso_packet);
-	if (l4_end != ip_end)
-		return fr_up(skb, reason_leaving_udp_length);
+	__u64 l4_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &l4_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 	if (be16(&udp->dst_port) == 25) { /* rule */
@@ -336,16 +354,9 @@ static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 54;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if (74ULL > ip_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_leaving_tcp_data_offset);
-	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
-	if (l4_options_size > 40)
-		return fr_up(skb, reason_leaving_tcp_options);
-	__u64 l4_options_end = fr_forget(skb, 74ULL + l4_options_size);
+	__u64 l4_options_end;
+	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
+		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
 	if (at_l4_options_end > data_end)
 		return fr_up(skb, reason_leaving_truncated);

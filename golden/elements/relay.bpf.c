@@ -75,6 +75,27 @@ enum {
 	reason_sort_mapped_address, reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u64 priority)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -100,22 +121,61 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, __u64 media_list_size,
-					  __u64 media_list_end)
+static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_media_list_end;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_media *media = data + 42;
 	struct hdr_udp *udp = data + 34;
 
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_sort_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_sort_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_sort_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_sort_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "media"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
+	if ((void *)(media + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (48ULL > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+	__u64 media_list_size = be16(&media->words) * 4;
+	if (media_list_size > 64)
+		return fr_up(skb, reason_sort_media_list);
+	__u64 media_list_end = fr_forget(skb, 48ULL + media_list_size);
 	at_media_list_end = fr_pin(data + fr_bound(media_list_end, 0x7f));
 	if (at_media_list_end > data_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (media_list_end > udp_end)
 		return fr_up(skb, reason_sort_truncated);
-
-	/* stack: ["eth", "ip", "udp", "media"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_sort_gso_packet);
 
@@ -165,67 +225,6 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 	return sort_ipv4_send(skb, data, priority);
 }
 
-static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_media *media = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_sort_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_sort_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_sort_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_sort_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_sort_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_sort_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_sort_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "media"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
-
-	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-	if ((void *)(media + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (48ULL > udp_end)
-		return fr_up(skb, reason_sort_truncated);
-	__u64 media_list_size = be16(&media->words) * 4;
-	if (media_list_size > 64)
-		return fr_up(skb, reason_sort_media_list);
-	__u64 media_list_end = fr_forget(skb, 48ULL + media_list_size);
-
-	return sort_ipv4_rest(skb, data, data_end, udp_end, media_list_size, media_list_end);
-}
-
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, void *data, __u64 priority)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -252,8 +251,8 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	void *at_media_list_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_media *media = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -275,17 +274,9 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
 	if ((void *)(media + 1) > data_end)

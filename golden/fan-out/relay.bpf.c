@@ -147,6 +147,27 @@ enum {
 	reason_spread_ipv6_payload_length, reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_spread_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct spread_same1 {
 	__u32 kind0;
@@ -407,8 +428,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -440,17 +461,9 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_spread_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
 	if ((void *)(tag + 1) > data_end)
@@ -739,8 +752,8 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_tag *tag = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -762,17 +775,9 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_spread_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
 	if ((void *)(tag + 1) > data_end)

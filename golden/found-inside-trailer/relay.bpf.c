@@ -79,6 +79,29 @@ enum {
 	reason_wrap_udp_checksum, reason_wrap_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_wrap_udp_length);
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_wrap_not_seal);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
 					  __u64 partial)
 {
@@ -153,7 +176,6 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_seal *seal = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -186,19 +208,9 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "seal"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_wrap_not_seal);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* seal: { */
 	if ((void *)(seal + 1) > data_end)
@@ -293,8 +305,8 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_seal *seal = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
@@ -316,19 +328,9 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "seal"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_wrap_not_seal);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* seal: { */
 	if ((void *)(seal + 1) > data_end)

@@ -75,6 +75,27 @@ enum {
 	reason_change_ipv6_payload_length, reason_change_udp_checksum, reason_change_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
 	struct hdr_unit *unit = data + 42;
@@ -124,7 +145,6 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_unit *unit = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -157,17 +177,9 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
 	if ((void *)(unit + 1) > data_end)
@@ -234,8 +246,8 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_unit *unit = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -257,17 +269,9 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
 	if ((void *)(unit + 1) > data_end)

@@ -77,6 +77,44 @@ enum {
 	reason_in_udp_checksum, reason_in_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_in_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_in_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_in_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_in_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_in_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_in_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_in_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_in_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_in_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_in_multicast + of);
+		return fr_up(skb, reason_in_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_in_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
 static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
 					__u64 partial)
 {
@@ -158,39 +196,11 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 
 static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_in_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_in_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_in_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_in_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_in_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_in_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_in_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_in_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_in_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_in_multicast);
-		return fr_up(skb, reason_in_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_in_not_udp);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_in_truncated);
 	if (42ULL > ip_end)
@@ -218,6 +228,34 @@ static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_in_partial_checksum);
 	return in_ipv4_send(skb, data, payload_len, partial);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_in_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_in_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_in_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_in_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_in_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_in_multicast + of);
+		return fr_up(skb, reason_in_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_in_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
@@ -299,29 +337,11 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 
 static __always_inline int in_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_in_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_in_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_in_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_in_multicast);
-		return fr_up(skb, reason_in_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_in_not_udp);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_in_truncated);
 	if (62ULL > ip_end)
@@ -408,6 +428,27 @@ enum {
 	reason_out_udp_checksum, reason_out_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_out_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_out_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_out_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_out_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
 					 __u64 named_id_end, void *at_named_id_end,
 					 __u64 payload_len, __u64 partial)
@@ -477,14 +518,30 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 named_id_size, __u64 named_id_end)
+static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
+	struct hdr_named *named = data + 42;
 	struct hdr_tag *tag;
 	struct hdr_udp *udp = data + 34;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_out_truncated -
+		       reason_in_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
+
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 8)
+		return fr_up(skb, reason_out_named_id);
+	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
 	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
 	if (at_named_id_end > data_end)
 		return fr_up(skb, reason_out_truncated);
@@ -518,70 +575,9 @@ static __always_inline int out_ipv4_rest(struct __sk_buff *skb, void *data, void
 			     partial);
 }
 
-static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_named *named = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_out_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_out_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_out_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_out_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_out_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_out_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_out_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_out_multicast);
-		return fr_up(skb, reason_out_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named", "tag"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_out_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_out_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_out_udp_length);
-
-	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	__u64 named_id_size = be8(&named->size);
-	if (named_id_size > 8)
-		return fr_up(skb, reason_out_named_id);
-	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
-
-	return out_ipv4_rest(skb, data, data_end, udp_end, named_id_size, named_id_end);
-}
-
-static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
-					     __u64 named_id_end, void *at_named_id_end,
-					     __u64 payload_len, __u64 partial)
+static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u64 named_id_size,
+					 __u64 named_id_end, void *at_named_id_end,
+					 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_named *named = data + 62;
@@ -642,12 +638,35 @@ static __always_inline int out_ipv6_tag_send(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int out_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
-					__u64 udp_end, __u64 named_id_size, __u64 named_id_end,
-					void *at_named_id_end)
+static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_tag *tag = at_named_id_end;
+	void *at_named_id_end;
+	struct hdr_named *named = data + 62;
+	struct hdr_tag *tag;
 	struct hdr_udp *udp = data + 54;
+
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_out_truncated - reason_in_truncated,
+		       reason_out_ipv6_version - reason_in_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
+
+	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 8)
+		return fr_up(skb, reason_out_named_id);
+	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
+	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
+	if (at_named_id_end > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (named_id_end > udp_end)
+		return fr_up(skb, reason_out_truncated);
 
 	/* tag: fields: [{name: "id", bits: 24}] */
 	tag = at_named_id_end;
@@ -674,66 +693,8 @@ static __always_inline int out_ipv6_tag(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_out_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_out_udp_checksum);
-	return out_ipv6_tag_send(skb, data, named_id_size, named_id_end, at_named_id_end,
-				 payload_len, partial);
-}
-
-static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
-{
-	void *at_named_id_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_named *named = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_out_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_out_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_out_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_out_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_out_multicast);
-		return fr_up(skb, reason_out_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named", "tag"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_out_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_out_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_out_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_out_udp_length);
-
-	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_out_truncated);
-	__u64 named_id_size = be8(&named->size);
-	if (named_id_size > 8)
-		return fr_up(skb, reason_out_named_id);
-	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
-	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
-	if (at_named_id_end > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_out_truncated);
-
-	return out_ipv6_tag(skb, data, data_end, udp_end, named_id_size, named_id_end,
-			    at_named_id_end);
+	return out_ipv6_send(skb, data, named_id_size, named_id_end, at_named_id_end, payload_len,
+			     partial);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)

@@ -78,6 +78,45 @@ enum {
 	reason_change_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_named(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_named *named = data + at;
+
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((at + sizeof(*named)) > udp_end)
+		return fr_up(skb, reason_change_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 9)
+		return fr_up(skb, reason_change_named_id);
+	__u64 named_id_end = fr_forget(skb, (at + sizeof(*named)) + named_id_size);
+
+	*end = named_id_end;
+	return 0;
+}
+
 static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 named_id_end,
 					    void *at_named_id_end, __u64 partial)
 {
@@ -135,9 +174,7 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 {
 	void *at_named_id_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_named *named = data + 42;
-	struct hdr_named_2 *named_2;
+	struct hdr_named_2 *named;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -169,27 +206,14 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 named_id_size = be8(&named->size);
-	if (named_id_size > 9)
-		return fr_up(skb, reason_change_named_id);
-	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
+	__u64 named_id_end;
+	if (check_named(skb, data, data_end, udp_end, 42, &named_id_end))
+		return TC_ACT_UNSPEC;
 	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
 	if (at_named_id_end > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -197,8 +221,8 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_change_truncated);
 
 	/* headers: named: fields: [ */
-	named_2 = at_named_id_end;
-	if ((void *)(named_2 + 1) > data_end)
+	named = at_named_id_end;
+	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 	if ((named_id_end + 3) > udp_end)
 		return fr_up(skb, reason_change_truncated);
@@ -270,9 +294,8 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 {
 	void *at_named_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_named_2 *named;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_named *named = data + 62;
-	struct hdr_named_2 *named_2;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -294,27 +317,14 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 named_id_size = be8(&named->size);
-	if (named_id_size > 9)
-		return fr_up(skb, reason_change_named_id);
-	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
+	__u64 named_id_end;
+	if (check_named(skb, data, data_end, udp_end, 62, &named_id_end))
+		return TC_ACT_UNSPEC;
 	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
 	if (at_named_id_end > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -322,8 +332,8 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_change_truncated);
 
 	/* headers: named: fields: [ */
-	named_2 = at_named_id_end;
-	if ((void *)(named_2 + 1) > data_end)
+	named = at_named_id_end;
+	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 	if ((named_id_end + 3) > udp_end)
 		return fr_up(skb, reason_change_truncated);

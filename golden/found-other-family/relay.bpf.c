@@ -104,6 +104,27 @@ enum {
 	reason_sort_ipv6_payload_length, reason_sort_changing, reason_sort_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int sort_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -160,17 +181,9 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp":... */
 	if (be16(&udp->dst_port) == 0x1b58) { /* rule */
@@ -213,7 +226,6 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -235,17 +247,9 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.cl... */
 	struct val_flows *f;

@@ -115,6 +115,29 @@ enum {
 	reason_relay_udp_checksum, reason_relay_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_relay_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_relay_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_relay_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_relay_udp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_relay_gso_packet);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					   __u64 partial, struct val_peers *p)
 {
@@ -180,7 +203,6 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_udp *udp = data + 38;
 	struct hdr_shim *shim = data + 14;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -213,19 +235,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (46ULL > ip_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
-	__u64 udp_end = 38ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_relay_udp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_gso_packet);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 38, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["shim.id"] */
 	struct val_peers *p;
@@ -310,8 +322,8 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_udp *udp = data + 58;
 	struct hdr_shim *shim = data + 14;
+	struct hdr_udp *udp = data + 58;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
@@ -333,19 +345,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (66ULL > ip_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
-	__u64 udp_end = 58ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_relay_udp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_gso_packet);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 58, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["shim.id"] */
 	struct val_peers *p;

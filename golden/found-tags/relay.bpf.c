@@ -173,6 +173,37 @@ enum {
 	reason_wrap_tag_in_frame, reason_wrap_vlan_tag,
 };
 
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_wrap_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_wrap_mapped_address);
+	__u64 ipv6_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ipv6_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_gso_packet);
+	__u64 payload_len = ipv6_end - (at + sizeof(*ipv6));
+	if ((payload_len + 4) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+
+	*end = payload_len;
+	return 0;
+}
+
 static __always_inline int wrap_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
 							  __u64 payload_len)
 {
@@ -223,34 +254,15 @@ static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, void
 						     void *data_end)
 {
 	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&eth->type) != 0x86dd)
 		return fr_up(skb, reason_wrap_not_ipv6);
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
-	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
-	if (ipv6_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	__u64 payload_len;
+	if (check_ipv6(skb, data, data_end, 14, &payload_len))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{push: mark: id: 7}, "pass"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
-	__u64 payload_len = ipv6_end - 54;
-	if ((payload_len + 4) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
@@ -341,7 +353,6 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
-	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -368,29 +379,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_wrap_vlan_tag);
 	if (be16(&eth->type) != 0x86dd)
 		return fr_up(skb, reason_wrap_not_ipv6);
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_wrap_mapped_address);
-	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
-	if (ipv6_end > skb->len)
-		return fr_up(skb, reason_wrap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	__u64 payload_len;
+	if (check_ipv6(skb, data, data_end, 14, &payload_len))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{push: mark: id: 7}, "pass"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
-	__u64 payload_len = ipv6_end - 54;
-	if ((payload_len + 4) > 0xffff)
-		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))

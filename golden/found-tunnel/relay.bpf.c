@@ -115,8 +115,87 @@ enum {
 	reason_inside_ipv6_payload_length, reason_inside_udp_checksum, reason_inside_not_ip,
 };
 
-static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *data, __u64 partial,
-						struct val_peers *p)
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inside_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inside_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_inside_udp_length);
+	if (be16(&udp->dst_port) != 0x12b5)
+		return fr_up(skb, reason_inside_not_vxlan);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((at + sizeof(*ipv4)) > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_inside_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_inside_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_inside_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	__u64 inner_ip_end = at + be16(&ipv4->total_length);
+	if (inner_ip_end > udp_end)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_inside_ipv4_checksum);
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_inside_not_inner_udp);
+
+	*end = inner_ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 inner_ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((at + sizeof(*udp)) > inner_ip_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inside_udp_length);
+	__u64 inner_udp_end = at + be16(&udp->length);
+	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inside_gso_packet);
+	if (inner_udp_end != inner_ip_end)
+		return fr_up(skb, reason_inside_udp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_inside_gso_packet);
+
+	*end = inner_udp_end;
+	return 0;
+}
+
+static __always_inline int inside_ipv4_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial,
+						 struct val_peers *p)
 {
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_udp *udp = data + 84;
@@ -172,57 +251,18 @@ static __always_inline int inside_ipv4_eth_send(struct __sk_buff *skb, void *dat
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inside_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int inside_ipv4_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_eth *eth = data + 50;
 	struct hdr_ipv4 *ipv4 = data + 64;
 	struct hdr_udp *udp = data + 84;
 
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (64ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_inside_not_inner_ip);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (84ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_inside_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_inside_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_inside_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_inside_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_inside_ipv4_total_length);
-	__u64 inner_ip_end = 64ULL + be16(&ipv4->total_length);
-	if (inner_ip_end > udp_end)
-		return fr_up(skb, reason_inside_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_inside_ipv4_checksum);
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_inside_not_inner_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (92ULL > inner_ip_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
-	__u64 inner_udp_end = 84ULL + be16(&udp->length);
-	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
-	if (inner_udp_end != inner_ip_end)
-		return fr_up(skb, reason_inside_udp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inside_gso_packet);
+	__u64 inner_ip_end;
+	if (check_ipv4(skb, data, data_end, udp_end, 64, &inner_ip_end))
+		return TC_ACT_UNSPEC;
+	__u64 inner_udp_end;
+	if (check_udp_2(skb, data, data_end, inner_ip_end, 84, &inner_udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["inner_udp.src"] */
 	struct val_peers *p;
@@ -242,15 +282,15 @@ static __always_inline int inside_ipv4_eth(struct __sk_buff *skb, void *data, vo
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || partial == 0x54005a || (partial >> 16) >= 92))
 		return fr_up(skb, reason_inside_partial_checksum);
-	return inside_ipv4_eth_send(skb, data, partial, p);
+	return inside_ipv4_ipv4_send(skb, data, partial, p);
 }
 
 static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_vxlan *vxlan = data + 42;
+	struct hdr_eth *eth = data + 50;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
@@ -282,19 +322,9 @@ static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_inside_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_inside_udp_length);
-	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_inside_not_vxlan);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: vxlan: { */
 	if ((void *)(vxlan + 1) > data_end)
@@ -305,12 +335,18 @@ static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_inside_vxlan_flags);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (64ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_inside_not_inner_ip);
 
-	return inside_ipv4_eth(skb, data, data_end, lease, udp_end);
+	return inside_ipv4_ipv4(skb, data, data_end, lease, udp_end);
 }
 
-static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial,
+					    struct val_peers *p)
 {
 	struct hdr_vxlan *vxlan = data + 62;
 	struct hdr_udp *udp = data + 104;
@@ -367,82 +403,15 @@ static __always_inline int inside_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inside_ipv6_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 84;
-	struct hdr_udp *udp = data + 104;
-	struct hdr_udp *udp_2 = data + 54;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (104ULL > udp_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_inside_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_inside_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_inside_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_inside_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_inside_ipv4_total_length);
-	__u64 inner_ip_end = 84ULL + be16(&ipv4->total_length);
-	if (inner_ip_end > udp_end)
-		return fr_up(skb, reason_inside_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_inside_ipv4_checksum);
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_inside_not_inner_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (112ULL > inner_ip_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
-	__u64 inner_udp_end = 104ULL + be16(&udp->length);
-	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
-	if (inner_udp_end != inner_ip_end)
-		return fr_up(skb, reason_inside_udp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_inside_gso_packet);
-
-	/* lookup: p: peers: ["inner_udp.src"] */
-	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr.addr, ld32(ipv4->src));
-		key.addr.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_inside_no_peers,
-						reason_inside_changing));
-	}
-	if (be16(&udp_2->checksum) == 0)
-		return fr_up(skb, reason_inside_udp_checksum);
-
-	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || partial == 0x68006e || (partial >> 16) >= 112))
-		return fr_up(skb, reason_inside_partial_checksum);
-	return inside_ipv6_ipv4_send(skb, data, partial, p);
-}
-
 static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_vxlan *vxlan = data + 62;
 	struct hdr_eth *eth = data + 70;
+	struct hdr_ipv4 *ipv4 = data + 84;
+	struct hdr_udp *udp = data + 104;
+	struct hdr_udp *udp_2 = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
@@ -464,19 +433,9 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_inside_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_inside_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_inside_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_inside_udp_length);
-	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_inside_not_vxlan);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: vxlan: { */
 	if ((void *)(vxlan + 1) > data_end)
@@ -493,8 +452,34 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_inside_not_inner_ip);
+	__u64 inner_ip_end;
+	if (check_ipv4(skb, data, data_end, udp_end, 84, &inner_ip_end))
+		return TC_ACT_UNSPEC;
+	__u64 inner_udp_end;
+	if (check_udp_2(skb, data, data_end, inner_ip_end, 104, &inner_udp_end))
+		return TC_ACT_UNSPEC;
 
-	return inside_ipv6_ipv4(skb, data, data_end, lease, udp_end);
+	/* lookup: p: peers: ["inner_udp.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr.addr, ld32(ipv4->src));
+		key.addr.port = be16(&udp->src_port);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_inside_no_peers,
+						reason_inside_changing));
+	}
+	if (be16(&udp_2->checksum) == 0)
+		return fr_up(skb, reason_inside_udp_checksum);
+
+	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || partial == 0x68006e || (partial >> 16) >= 112))
+		return fr_up(skb, reason_inside_partial_checksum);
+	return inside_ipv6_send(skb, data, partial, p);
 }
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)

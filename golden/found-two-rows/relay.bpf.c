@@ -162,6 +162,26 @@ enum {
 	reason_sort_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	return 0;
+}
+
 static __always_inline int sort_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -206,17 +226,8 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	if (check_udp(skb, data, data_end, ip_end, 34))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
 	struct val_known *k;
@@ -294,17 +305,8 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	if (check_udp(skb, data, data_end, ip_end, 54))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
 	struct val_known *k;

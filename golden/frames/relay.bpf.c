@@ -191,10 +191,85 @@ enum {
 	reason_two_udp_checksum, reason_two_not_ip,
 };
 
-static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff *skb, void *data,
-	__u64 first_id_size, __u64 first_id, __u64 first_length_end, void *at_first_length_end,
-	__u64 first_end, __u64 second_start, void *at_second_start, __u64 second_id_size,
-	__u64 second_id, __u64 partial, struct val_moves *a, struct val_moves *b)
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_two_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_two_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_two_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_two_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_two_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_two_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_two_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_two_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_two_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_two_multicast + of);
+		return fr_up(skb, reason_two_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_two_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_two_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_two_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_two_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_two_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_two_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_two_truncated + of);
+	if ((at + sizeof(*v_short)) > udp_end || udp_end < 47)
+		return fr_up(skb, reason_two_truncated + of);
+	__u64 short_payload_end = udp_end - 4;
+
+	*end = short_payload_end;
+	return 0;
+}
+
+static __always_inline int
+two_ipv4_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
+		      __u64 first_length_end, void *at_first_length_end, __u64 first_end,
+		      __u64 second_start, void *at_second_start, __u64 second_id_size,
+		      __u64 second_id, __u64 partial, struct val_moves *a, struct val_moves *b)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_object *object = at_first_length_end;
@@ -255,7 +330,7 @@ static __always_inline int two_ipv4_stream_stream_no_last_send(struct __sk_buff 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_stream_stream_no_last_send_2(struct __sk_buff *skb)
+static __always_inline int two_ipv4_no_last_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -264,11 +339,11 @@ static __always_inline int two_ipv4_stream_stream_no_last_send_2(struct __sk_buf
 }
 
 static __always_inline int
-two_ipv4_stream_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
-			       const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
-			       __u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			       __u64 second_start, void *at_second_start, __u64 second_id_size,
-			       __u64 second_id, __u64 second_length_end, __u64 second_end)
+two_ipv4_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 first_id_size, __u64 first_id, __u64 first_length_end,
+		 void *at_first_length_end, __u64 first_end, __u64 second_start,
+		 void *at_second_start, __u64 second_id_size, __u64 second_id,
+		 __u64 second_length_end, __u64 second_end)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -314,21 +389,20 @@ two_ipv4_stream_stream_no_last(struct __sk_buff *skb, void *data, void *data_end
 			return fr_up(skb, reason_two_truncated);
 		if (at_second_start + 2 > data_end)
 			return fr_up(skb, reason_two_truncated);
-		return two_ipv4_stream_stream_no_last_send(skb, data, first_id_size, first_id,
-							   first_length_end, at_first_length_end,
-							   first_end, second_start, at_second_start,
-							   second_id_size, second_id, partial, a,
-							   b);
+		return two_ipv4_no_last_send(skb, data, first_id_size, first_id, first_length_end,
+					     at_first_length_end, first_end, second_start,
+					     at_second_start, second_id_size, second_id, partial, a,
+					     b);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return two_ipv4_stream_stream_no_last_send_2(skb);
+	return two_ipv4_no_last_send_2(skb);
 }
 
-static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff *skb, void *data,
-	__u64 short_payload_end, __u64 first_length_end, void *at_first_length_end,
-	__u64 last_start, void *at_last_start, __u64 partial)
+static __always_inline int two_ipv4_send(struct __sk_buff *skb, void *data, __u64 short_payload_end,
+					 __u64 first_length_end, void *at_first_length_end,
+					 __u64 last_start, void *at_last_start, __u64 partial)
 {
 	struct hdr_datagram *datagram = at_last_start;
 	struct hdr_udp *udp = data + 34;
@@ -385,14 +459,41 @@ static __always_inline int two_ipv4_stream_stream_datagram_send(struct __sk_buff
 }
 
 static __always_inline int
-two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
-				const struct fr_lease *lease, __u64 short_payload_end,
-				__u64 first_id, __u64 first_length_end, void *at_first_length_end,
-				__u64 second_id, __u64 last_start)
+two_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
+		__u64 first_length_end, void *at_first_length_end, __u64 first_end,
+		__u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
+		__u64 second_id_end, __u64 second_length_present, __u64 second_length_size,
+		__u64 second_length)
 {
+	void *at_second_length_end;
 	void *at_last_start;
 	struct hdr_datagram *datagram;
 	struct hdr_udp *udp = data + 34;
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
+	if (at_second_length_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (second_length_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+	__u64 second_end = second_length_present ? (second_length_end + second_length) :
+		short_payload_end;
+	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_two_gso_packet);
+	if (!(!second_length_present || second_end <= short_payload_end))
+		return fr_up(skb, reason_two_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
+	if (!(second_end < short_payload_end))
+		return two_ipv4_no_last(skb, data, data_end, lease, first_id_size, first_id,
+					first_length_end, at_first_length_end, first_end,
+					second_start, at_second_start, second_id_size, second_id,
+					second_length_end, second_end);
+	if (second_end > 0x7ff)
+		return fr_up(skb, reason_two_last_far);
+	__u64 last_start = fr_forget(skb, second_end);
 
 	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
 	at_last_start = fr_pin(data + fr_bound(last_start, 0x7ff));
@@ -403,8 +504,6 @@ two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data, void *data_en
 		return fr_up(skb, reason_two_truncated);
 	if (be8(&datagram->type) != 48)
 		return fr_up(skb, reason_two_datagram_type);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_two_gso_packet);
 
@@ -438,21 +537,47 @@ two_ipv4_stream_stream_datagram(struct __sk_buff *skb, void *data, void *data_en
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (last_start + 3)))
 		return fr_up(skb, reason_two_partial_checksum);
-	return two_ipv4_stream_stream_datagram_send(skb, data, short_payload_end, first_length_end,
-						    at_first_length_end, last_start, at_last_start,
-						    partial);
+	return two_ipv4_send(skb, data, short_payload_end, first_length_end, at_first_length_end,
+			     last_start, at_last_start, partial);
 }
 
 static __always_inline int
-two_ipv4_stream_stream(struct __sk_buff *skb, void *data, void *data_end,
-		       const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
-		       __u64 first_id, __u64 first_length_end, void *at_first_length_end,
-		       __u64 first_end, __u64 second_start)
+two_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+	      __u64 short_payload_end, __u64 first_id_size, __u64 first_id,
+	      __u64 first_length_present, __u64 first_length, __u64 first_length_end)
 {
+	void *at_first_length_end;
 	void *at_second_start;
 	void *at_second_id_end;
-	void *at_second_length_end;
+	struct hdr_object *object;
 	struct hdr_stream *stream;
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x3f));
+	if (at_first_length_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (first_length_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+	__u64 first_end = first_length_present ? (first_length_end + first_length) :
+		short_payload_end;
+	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_two_gso_packet);
+	if (!(!first_length_present || first_end <= short_payload_end))
+		return fr_up(skb, reason_two_stream_length);
+
+	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
+	object = at_first_length_end;
+	if ((void *)(object + 1) > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if ((first_length_end + 3) > first_end)
+		return fr_up(skb, reason_two_truncated);
+
+	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
+	if (first_end >= short_payload_end)
+		return fr_up(skb, reason_two_not_second);
+	if (first_end > 0x7ff)
+		return fr_up(skb, reason_two_second_far);
+	__u64 second_start = fr_forget(skb, first_end);
 
 	/* {name: "id", varint: "quic"}, */
 	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
@@ -475,8 +600,6 @@ two_ipv4_stream_stream(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_two_truncated);
 	if (second_id_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length;
 	__u64 second_length_size;
@@ -488,42 +611,31 @@ two_ipv4_stream_stream(struct __sk_buff *skb, void *data, void *data_end,
 		second_length_size = 0;
 		second_length = 0;
 	}
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_end = second_length_present ? (second_length_end + second_length) :
-		short_payload_end;
-	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!second_length_present || second_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
 
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (!(second_end < short_payload_end))
-		return two_ipv4_stream_stream_no_last(skb, data, data_end, lease, first_id_size,
-						      first_id, first_length_end,
-						      at_first_length_end, first_end, second_start,
-						      at_second_start, second_id_size, second_id,
-						      second_length_end, second_end);
-	if (second_end > 0x7ff)
-		return fr_up(skb, reason_two_last_far);
-	__u64 last_start = fr_forget(skb, second_end);
-
-	return two_ipv4_stream_stream_datagram(skb, data, data_end, lease, short_payload_end,
-					       first_id, first_length_end, at_first_length_end,
-					       second_id, last_start);
+	return two_ipv4_rest_2(skb, data, data_end, lease, short_payload_end, first_id_size,
+			       first_id, first_length_end, at_first_length_end, first_end,
+			       second_start, at_second_start, second_id_size, second_id,
+			       second_id_end, second_length_present, second_length_size,
+			       second_length);
 }
 
-static __always_inline int two_ipv4_stream(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 short_payload_end)
+static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				    const struct fr_lease *lease)
 {
 	void *at_first_id_end;
-	void *at_first_length_end;
 	struct hdr_stream *stream = data + 43;
-	struct hdr_object *object;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
+	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
+	__u64 short_payload_end;
+	if (check_short(skb, data, data_end, udp_end, 42, &short_payload_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -558,102 +670,59 @@ static __always_inline int two_ipv4_stream(struct __sk_buff *skb, void *data, vo
 		first_length = 0;
 	}
 	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
-	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x3f));
-	if (at_first_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? (first_length_end + first_length) :
-		short_payload_end;
-	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!first_length_present || first_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
 
-	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
-	object = at_first_length_end;
-	if ((void *)(object + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if ((first_length_end + 3) > first_end)
-		return fr_up(skb, reason_two_truncated);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (first_end >= short_payload_end)
-		return fr_up(skb, reason_two_not_second);
-	if (first_end > 0x7ff)
-		return fr_up(skb, reason_two_second_far);
-	__u64 second_start = fr_forget(skb, first_end);
-
-	return two_ipv4_stream_stream(skb, data, data_end, lease, short_payload_end, first_id_size,
-				      first_id, first_length_end, at_first_length_end, first_end,
-				      second_start);
+	return two_ipv4_rest(skb, data, data_end, lease, short_payload_end, first_id_size, first_id,
+			     first_length_present, first_length, first_length_end);
 }
 
-static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				    const struct fr_lease *lease)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_two_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_two_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_two_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_two_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_two_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_two_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_two_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_two_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_two_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_two_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_two_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_two_multicast);
-		return fr_up(skb, reason_two_martian_destination);
+		return fr_up(skb, reason_two_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_two_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_two_multicast + of);
+		return fr_up(skb, reason_two_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_two_not_udp + of);
 
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_two_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_two_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_two_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_two_udp_length);
+	*end = ip_end;
+	return 0;
+}
 
-	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
+static __always_inline int check_short_2(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_short *v_short = data + at;
+
 	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (43ULL > udp_end || udp_end < 47)
-		return fr_up(skb, reason_two_truncated);
+		return fr_up(skb, reason_two_truncated + of);
+	if ((at + sizeof(*v_short)) > udp_end || udp_end < 67)
+		return fr_up(skb, reason_two_truncated + of);
 	__u64 short_payload_end = udp_end - 4;
 
-	return two_ipv4_stream(skb, data, data_end, lease, short_payload_end);
+	*end = short_payload_end;
+	return 0;
 }
 
 static __always_inline int
-two_ipv6_stream_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
-			     __u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			     __u64 second_start, void *at_second_start, __u64 second_id_size,
-			     __u64 second_id, __u64 partial, struct val_moves *a,
-			     struct val_moves *b)
+two_ipv6_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
+		      __u64 first_length_end, void *at_first_length_end, __u64 first_end,
+		      __u64 second_start, void *at_second_start, __u64 second_id_size,
+		      __u64 second_id, __u64 partial, struct val_moves *a, struct val_moves *b)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_object *object = at_first_length_end;
@@ -715,7 +784,7 @@ two_ipv6_stream_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv6_stream_no_last_send_2(struct __sk_buff *skb)
+static __always_inline int two_ipv6_no_last_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -724,11 +793,11 @@ static __always_inline int two_ipv6_stream_no_last_send_2(struct __sk_buff *skb)
 }
 
 static __always_inline int
-two_ipv6_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
-			const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
-			__u64 first_length_end, void *at_first_length_end, __u64 first_end,
-			__u64 second_start, void *at_second_start, __u64 second_id_size,
-			__u64 second_id, __u64 second_length_end, __u64 second_end)
+two_ipv6_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 first_id_size, __u64 first_id, __u64 first_length_end,
+		 void *at_first_length_end, __u64 first_end, __u64 second_start,
+		 void *at_second_start, __u64 second_id_size, __u64 second_id,
+		 __u64 second_length_end, __u64 second_end)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -776,21 +845,20 @@ two_ipv6_stream_no_last(struct __sk_buff *skb, void *data, void *data_end,
 			return fr_up(skb, reason_two_truncated);
 		if (at_second_start + 2 > data_end)
 			return fr_up(skb, reason_two_truncated);
-		return two_ipv6_stream_no_last_send(skb, data, first_id_size, first_id,
-						    first_length_end, at_first_length_end,
-						    first_end, second_start, at_second_start,
-						    second_id_size, second_id, partial, a, b);
+		return two_ipv6_no_last_send(skb, data, first_id_size, first_id, first_length_end,
+					     at_first_length_end, first_end, second_start,
+					     at_second_start, second_id_size, second_id, partial, a,
+					     b);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return two_ipv6_stream_no_last_send_2(skb);
+	return two_ipv6_no_last_send_2(skb);
 }
 
-static __always_inline int
-two_ipv6_stream_datagram_send(struct __sk_buff *skb, void *data, __u64 short_payload_end,
-			      __u64 first_length_end, void *at_first_length_end, __u64 last_start,
-			      void *at_last_start, __u64 partial)
+static __always_inline int two_ipv6_send(struct __sk_buff *skb, void *data, __u64 short_payload_end,
+					 __u64 first_length_end, void *at_first_length_end,
+					 __u64 last_start, void *at_last_start, __u64 partial)
 {
 	struct hdr_datagram *datagram = at_last_start;
 	struct hdr_udp *udp = data + 54;
@@ -848,14 +916,41 @@ two_ipv6_stream_datagram_send(struct __sk_buff *skb, void *data, __u64 short_pay
 }
 
 static __always_inline int
-two_ipv6_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
-			 const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id,
-			 __u64 first_length_end, void *at_first_length_end, __u64 second_id,
-			 __u64 last_start)
+two_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
+		__u64 first_length_end, void *at_first_length_end, __u64 first_end,
+		__u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
+		__u64 second_id_end, __u64 second_length_present, __u64 second_length_size,
+		__u64 second_length)
 {
+	void *at_second_length_end;
 	void *at_last_start;
 	struct hdr_datagram *datagram;
 	struct hdr_udp *udp = data + 54;
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
+	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
+	if (at_second_length_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (second_length_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+	__u64 second_end = second_length_present ? (second_length_end + second_length) :
+		short_payload_end;
+	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_two_gso_packet);
+	if (!(!second_length_present || second_end <= short_payload_end))
+		return fr_up(skb, reason_two_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
+	if (!(second_end < short_payload_end))
+		return two_ipv6_no_last(skb, data, data_end, lease, first_id_size, first_id,
+					first_length_end, at_first_length_end, first_end,
+					second_start, at_second_start, second_id_size, second_id,
+					second_length_end, second_end);
+	if (second_end > 0x7ff)
+		return fr_up(skb, reason_two_last_far);
+	__u64 last_start = fr_forget(skb, second_end);
 
 	/* datagram: fields: [{name: "type", bits: 8, is: 0x30}, {name: "number", bits: 16}] */
 	at_last_start = fr_pin(data + fr_bound(last_start, 0x7ff));
@@ -866,8 +961,6 @@ two_ipv6_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
 		return fr_up(skb, reason_two_truncated);
 	if (be8(&datagram->type) != 48)
 		return fr_up(skb, reason_two_datagram_type);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_two_gso_packet);
 
@@ -903,113 +996,22 @@ two_ipv6_stream_datagram(struct __sk_buff *skb, void *data, void *data_end,
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (last_start + 3)))
 		return fr_up(skb, reason_two_partial_checksum);
-	return two_ipv6_stream_datagram_send(skb, data, short_payload_end, first_length_end,
-					     at_first_length_end, last_start, at_last_start,
-					     partial);
+	return two_ipv6_send(skb, data, short_payload_end, first_length_end, at_first_length_end,
+			     last_start, at_last_start, partial);
 }
 
-static __always_inline int two_ipv6_stream(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 short_payload_end,
-					   __u64 first_id_size, __u64 first_id,
-					   __u64 first_length_end, void *at_first_length_end,
-					   __u64 first_end, __u64 second_start)
+static __always_inline int
+two_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+	      __u64 short_payload_end, __u64 first_id_size, __u64 first_id,
+	      __u64 first_length_present, __u64 first_length, __u64 first_length_end)
 {
+	void *at_first_length_end;
 	void *at_second_start;
 	void *at_second_id_end;
-	void *at_second_length_end;
+	struct hdr_object *object;
 	struct hdr_stream *stream;
 
-	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if ((second_start + 1) > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_two_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
-	if (at_second_id_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_id_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 second_length;
-	__u64 second_length_size;
-	if (second_length_present) { /* length */
-		second_length_size = fr_varint(at_second_id_end, data_end, &second_length);
-		if (!second_length_size)
-			return fr_up(skb, reason_two_truncated);
-	} else {
-		second_length_size = 0;
-		second_length = 0;
-	}
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
-	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
-	if (at_second_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (second_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 second_end = second_length_present ? (second_length_end + second_length) :
-		short_payload_end;
-	if (!(!second_length_present || second_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!second_length_present || second_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (!(second_end < short_payload_end))
-		return two_ipv6_stream_no_last(skb, data, data_end, lease, first_id_size, first_id,
-					       first_length_end, at_first_length_end, first_end,
-					       second_start, at_second_start, second_id_size,
-					       second_id, second_length_end, second_end);
-	if (second_end > 0x7ff)
-		return fr_up(skb, reason_two_last_far);
-	__u64 last_start = fr_forget(skb, second_end);
-
-	return two_ipv6_stream_datagram(skb, data, data_end, lease, short_payload_end, first_id,
-					first_length_end, at_first_length_end, second_id,
-					last_start);
-}
-
-static __always_inline int two_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease, __u64 short_payload_end,
-					 __u64 first_id_size, __u64 first_id, __u64 first_id_end)
-{
-	void *at_first_id_end;
-	void *at_first_length_end;
-	struct hdr_stream *stream = data + 63;
-	struct hdr_object *object;
-
-	/* {name: "id", varint: "quic"}, */
-	at_first_id_end = fr_pin(data + fr_bound(first_id_end, 0x7f));
-	if (at_first_id_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_id_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 first_length;
-	__u64 first_length_size;
-	if (first_length_present) { /* length */
-		first_length_size = fr_varint(at_first_id_end, data_end, &first_length);
-		if (!first_length_size)
-			return fr_up(skb, reason_two_truncated);
-	} else {
-		first_length_size = 0;
-		first_length = 0;
-	}
-	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
 	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x7f));
 	if (at_first_length_end > data_end)
 		return fr_up(skb, reason_two_truncated);
@@ -1036,57 +1038,63 @@ static __always_inline int two_ipv6_rest(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_two_second_far);
 	__u64 second_start = fr_forget(skb, first_end);
 
-	return two_ipv6_stream(skb, data, data_end, lease, short_payload_end, first_id_size,
+	/* {name: "id", varint: "quic"}, */
+	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	stream = at_second_start;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if ((second_start + 1) > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_two_stream_type);
+	__u64 second_id;
+	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
+	if (!second_id_size)
+		return fr_up(skb, reason_two_truncated);
+	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
+	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
+	if (at_second_id_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (second_id_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 second_length;
+	__u64 second_length_size;
+	if (second_length_present) { /* length */
+		second_length_size = fr_varint(at_second_id_end, data_end, &second_length);
+		if (!second_length_size)
+			return fr_up(skb, reason_two_truncated);
+	} else {
+		second_length_size = 0;
+		second_length = 0;
+	}
+
+	return two_ipv6_rest_2(skb, data, data_end, lease, short_payload_end, first_id_size,
 			       first_id, first_length_end, at_first_length_end, first_end,
-			       second_start);
+			       second_start, at_second_start, second_id_size, second_id,
+			       second_id_end, second_length_present, second_length_size,
+			       second_length);
 }
 
 static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				    const struct fr_lease *lease)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	void *at_first_id_end;
 	struct hdr_stream *stream = data + 63;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_two_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_two_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_two_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_two_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_two_multicast);
-		return fr_up(skb, reason_two_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_two_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_two_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_two_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_two_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (63ULL > udp_end || udp_end < 67)
-		return fr_up(skb, reason_two_truncated);
-	__u64 short_payload_end = udp_end - 4;
+	__u64 short_payload_end;
+	if (check_short_2(skb, data, data_end, udp_end, 62, &short_payload_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -1102,9 +1110,28 @@ static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *dat
 	if (!first_id_size)
 		return fr_up(skb, reason_two_truncated);
 	__u64 first_id_end = fr_forget(skb, 64ULL + first_id_size);
+	at_first_id_end = fr_pin(data + fr_bound(first_id_end, 0x7f));
+	if (at_first_id_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (first_id_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 first_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 first_length;
+	__u64 first_length_size;
+	if (first_length_present) { /* length */
+		first_length_size = fr_varint(at_first_id_end, data_end, &first_length);
+		if (!first_length_size)
+			return fr_up(skb, reason_two_truncated);
+	} else {
+		first_length_size = 0;
+		first_length = 0;
+	}
+	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
 
 	return two_ipv6_rest(skb, data, data_end, lease, short_payload_end, first_id_size, first_id,
-			     first_id_end);
+			     first_length_present, first_length, first_length_end);
 }
 
 SEC("tc") int prog_two(struct __sk_buff *skb)
@@ -1169,7 +1196,7 @@ enum {
 	reason_spread_not_ip,
 };
 
-static __always_inline int spread_ipv4_stream_send(struct __sk_buff *skb)
+static __always_inline int spread_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -1378,36 +1405,18 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv4_stream_rest(struct __sk_buff *skb, void *data,
-						   void *data_end, __u64 ip_end,
-						   __u64 short_payload_end, __u64 stream_id_size,
-						   __u64 stream_id, __u64 stream_end)
+static __always_inline int
+spread_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		   __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		   __u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
+		   __u64 second_id_end)
 {
-	void *at_second_start;
 	void *at_second_id_end;
 	void *at_second_length_end;
-	struct hdr_stream *stream;
+	struct hdr_stream *stream = at_second_start;
 	struct hdr_udp *udp = data + 34;
 
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	__u64 second_start = fr_forget(skb, stream_end);
-
 	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((second_start + 1) > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
 	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
 	if (at_second_id_end > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -1437,6 +1446,8 @@ static __always_inline int spread_ipv4_stream_rest(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_spread_gso_packet);
 	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 
@@ -1455,13 +1466,87 @@ static __always_inline int spread_ipv4_stream_rest(struct __sk_buff *skb, void *
 			   second_id, second_length_end);
 }
 
-static __always_inline int spread_ipv4_stream(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 ip_end, __u64 short_payload_end)
+static __always_inline int
+spread_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		 __u64 stream_length_present, __u64 stream_length, __u64 stream_length_end)
+{
+	void *at_stream_length_end;
+	void *at_second_start;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_stream *stream;
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x3f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
+		short_payload_end;
+	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (!(!stream_length_present || stream_end <= short_payload_end))
+		return fr_up(skb, reason_spread_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	if (!(stream_end < short_payload_end)) { /* no second */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_spread_gso_packet);
+
+		/* match: "udp.dst_port": 4434 */
+		if (be16(&udp->dst_port) != 0x1152)
+			return fr_up(skb, reason_spread_no_match);
+
+		/* {do: [{count: "one"}, "pass"]}, */
+		fr_named_add(1, 1);
+		return spread_ipv4_send(skb);
+	}
+	if (stream_end > 0x7ff)
+		return fr_up(skb, reason_spread_second_far);
+	__u64 second_start = fr_forget(skb, stream_end);
+
+	/* {name: "id", varint: "quic"}, */
+	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	stream = at_second_start;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((second_start + 1) > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_spread_stream_type);
+	__u64 second_id;
+	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
+	if (!second_id_size)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
+
+	return spread_ipv4_rest_2(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
+				  stream_id, second_start, at_second_start, second_id_size,
+				  second_id, second_id_end);
+}
+
+static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_stream_id_end;
-	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 43;
-	struct hdr_udp *udp = data + 34;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
+		       reason_two_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_spread_truncated -
+		      reason_two_truncated))
+		return TC_ACT_UNSPEC;
+
+	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
+	__u64 short_payload_end;
+	if (check_short(skb, data, data_end, udp_end, 42, &short_payload_end,
+			reason_spread_truncated - reason_two_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -1496,94 +1581,9 @@ static __always_inline int spread_ipv4_stream(struct __sk_buff *skb, void *data,
 		stream_length = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x3f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
-		short_payload_end;
-	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!stream_length_present || stream_end <= short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
 
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv4_stream_send(skb);
-	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
-
-	return spread_ipv4_stream_rest(skb, data, data_end, ip_end, short_payload_end,
-				       stream_id_size, stream_id, stream_end);
-}
-
-static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_spread_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
-
-	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (43ULL > udp_end || udp_end < 47)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 short_payload_end = udp_end - 4;
-
-	return spread_ipv4_stream(skb, data, data_end, ip_end, short_payload_end);
+	return spread_ipv4_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
+				stream_id, stream_length_present, stream_length, stream_length_end);
 }
 
 static __always_inline int spread_ipv6_send(struct __sk_buff *skb)
@@ -1795,33 +1795,18 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_ipv6_stream(struct __sk_buff *skb, void *data, void *data_end,
-					      __u64 ip_end, __u64 short_payload_end,
-					      __u64 stream_id_size, __u64 stream_id,
-					      __u64 second_start)
+static __always_inline int
+spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		   __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		   __u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
+		   __u64 second_id_end)
 {
-	void *at_second_start;
 	void *at_second_id_end;
 	void *at_second_length_end;
-	struct hdr_stream *stream;
+	struct hdr_stream *stream = at_second_start;
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((second_start + 1) > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
 	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
 	if (at_second_id_end > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -1871,36 +1856,17 @@ static __always_inline int spread_ipv6_stream(struct __sk_buff *skb, void *data,
 			   second_id, second_length_end);
 }
 
-static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 ip_end, __u64 short_payload_end,
-					    __u64 stream_id_size, __u64 stream_id,
-					    __u64 stream_id_end)
+static __always_inline int
+spread_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+		 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		 __u64 stream_length_present, __u64 stream_length, __u64 stream_length_end)
 {
-	void *at_stream_id_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = data + 63;
+	void *at_second_start;
 	struct hdr_udp *udp = data + 54;
-
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
+	struct hdr_stream *stream;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_id_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_spread_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
-	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
 	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
 	if (at_stream_length_end > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -1930,55 +1896,47 @@ static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, v
 		return fr_up(skb, reason_spread_second_far);
 	__u64 second_start = fr_forget(skb, stream_end);
 
-	return spread_ipv6_stream(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				  stream_id, second_start);
+	/* {name: "id", varint: "quic"}, */
+	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	stream = at_second_start;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((second_start + 1) > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_spread_stream_type);
+	__u64 second_id;
+	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
+	if (!second_id_size)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
+
+	return spread_ipv6_rest_2(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
+				  stream_id, second_start, at_second_start, second_id_size,
+				  second_id, second_id_end);
 }
 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
+	void *at_stream_id_end;
 	struct hdr_stream *stream = data + 63;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_spread_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_spread_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_spread_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_spread_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
+		       reason_two_truncated, reason_spread_ipv6_version - reason_two_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_spread_truncated -
+		      reason_two_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (63ULL > udp_end || udp_end < 67)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 short_payload_end = udp_end - 4;
+	__u64 short_payload_end;
+	if (check_short_2(skb, data, data_end, udp_end, 62, &short_payload_end,
+			  reason_spread_truncated - reason_two_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -1994,9 +1952,28 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!stream_id_size)
 		return fr_up(skb, reason_spread_truncated);
 	__u64 stream_id_end = fr_forget(skb, 64ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_id_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_spread_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
 
 	return spread_ipv6_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				stream_id, stream_id_end);
+				stream_id, stream_length_present, stream_length, stream_length_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)

@@ -170,6 +170,46 @@ enum {
 	reason_main_mapped_address, reason_main_ipv6_payload_length, reason_main_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_main_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_main_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_main_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_main_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_int(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at)
+{
+	struct hdr_int *v_int = data + at;
+
+	if ((void *)(v_int + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if ((at + sizeof(*v_int)) > udp_end)
+		return fr_up(skb, reason_main_truncated);
+	if (be8(&v_int->type) != 1)
+		return fr_up(skb, reason_main_int_type);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_main_gso_packet);
+	if (!(set_func && be8(&v_int->range) == set_default))
+		return fr_up(skb, reason_main_no_match);
+
+	return 0;
+}
+
 static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
 					  __u64 ip_end, __u64 partial, struct val_void *v_double)
 {
@@ -291,27 +331,11 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 ip_end,
-					  __u64 udp_end, struct val_map *package)
+static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 ip_end, __u64 udp_end, struct val_map *package,
+					  struct val_void *v_double)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_int *v_int = data + 42;
-
-	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-	struct val_void *v_double;
-	{
-		struct key_void key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.m_goto.addr, ld32(ipv4->src));
-		key.m_goto.port = be16(&udp->src_port);
-		key.var = be16(&v_int->return_);
-		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_main_no_void, reason_main_changing));
-	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
 	if (fr_has(package) && package->m_static > 1) { /* rule */
@@ -349,8 +373,8 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_int *v_int = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
@@ -382,31 +406,13 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_main_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_main_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_main_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_main_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_main_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
-	if ((void *)(v_int + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if (46ULL > udp_end)
-		return fr_up(skb, reason_main_truncated);
-	if (be8(&v_int->type) != 1)
-		return fr_up(skb, reason_main_int_type);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_main_gso_packet);
-
-	/* when: "setting.func && int.range == setting.default" */
-	if (!(set_func && be8(&v_int->range) == set_default))
-		return fr_up(skb, reason_main_no_match);
+	if (check_int(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
 	struct val_map *package;
@@ -420,8 +426,20 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 		if (found == FR_MISSING)
 			package = NULL;
 	}
+	struct val_void *v_double;
+	{
+		struct key_void key __attribute__((aligned(8))) = {};
 
-	return main_ipv4_rest(skb, data, lease, now, ip_end, udp_end, package);
+		fr_put_v4(key.m_goto.addr, ld32(ipv4->src));
+		key.m_goto.port = be16(&udp->src_port);
+		key.var = be16(&v_int->return_);
+		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_main_no_void, reason_main_changing));
+	}
+
+	return main_ipv4_rest(skb, data, now, ip_end, udp_end, package, v_double);
 }
 
 static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -548,16 +566,9 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 }
 
 static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 ip_end, __u64 udp_end, struct val_map *package,
-					  struct val_void *v_double)
+					  __u64 ip_end, __u64 udp_end, struct val_void *v_double)
 {
 	struct hdr_udp *udp = data + 54;
-
-	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
-	if (fr_has(package) && package->m_static > 1) { /* rule */
-		fr_shared_add(package->error, 1);
-		return fr_drop(skb->len, reason_main_float);
-	}
 
 	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 	if (fr_is_v4(v_double->m_long.addr) != fr_is_v4(v_double->close.addr))
@@ -592,8 +603,8 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_int *v_int = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
@@ -615,31 +626,13 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_main_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_main_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_main_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_main_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_main_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
-	if ((void *)(v_int + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if (66ULL > udp_end)
-		return fr_up(skb, reason_main_truncated);
-	if (be8(&v_int->type) != 1)
-		return fr_up(skb, reason_main_int_type);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_main_gso_packet);
-
-	/* when: "setting.func && int.range == setting.default" */
-	if (!(set_func && be8(&v_int->range) == set_default))
-		return fr_up(skb, reason_main_no_match);
+	if (check_int(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
 	struct val_map *package;
@@ -666,7 +659,13 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 				     fr_unfound(found, reason_main_no_void, reason_main_changing));
 	}
 
-	return main_ipv6_rest(skb, data, now, ip_end, udp_end, package, v_double);
+	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
+	if (fr_has(package) && package->m_static > 1) { /* rule */
+		fr_shared_add(package->error, 1);
+		return fr_drop(skb->len, reason_main_float);
+	}
+
+	return main_ipv6_rest(skb, data, now, ip_end, udp_end, v_double);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)

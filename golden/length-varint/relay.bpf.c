@@ -88,6 +88,65 @@ enum {
 	reason_put_udp_checksum, reason_put_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_put_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_put_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_put_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_put_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_put_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_put_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_put_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_put_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_put_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_put_multicast + of);
+		return fr_up(skb, reason_put_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_put_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_put_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_put_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_put_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_put_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_put_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int
 put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 outer_length_2,
 	      __u64 outer_length_end, void *at_outer_length_end, __u64 frame_id_size,
@@ -208,17 +267,36 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-put_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
-		__u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
-		void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
-		void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		__u64 frame_length, __u64 frame_length_end)
+static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
+					 __u64 outer_length_end, void *at_outer_length_end,
+					 __u64 frame_id_size, __u64 frame_id_end)
 {
+	void *at_frame_id_end;
 	void *at_frame_length_end;
+	struct hdr_frame *frame = at_outer_length_end;
 	struct hdr_udp *udp = data + 34;
 
+	/* {name: "id", varint: "quic"}, */
+	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
+	if (at_frame_id_end > data_end)
+		return fr_up(skb, reason_put_truncated);
+	if (frame_id_end > udp_end)
+		return fr_up(skb, reason_put_truncated);
+
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
+	__u64 frame_length;
+	__u64 frame_length_size;
+	if (frame_length_present) { /* length */
+		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
+		if (!frame_length_size)
+			return fr_up(skb, reason_put_truncated);
+	} else {
+		frame_length_size = 0;
+		frame_length = 0;
+	}
+	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
 	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
 	if (at_frame_length_end > data_end)
 		return fr_up(skb, reason_put_truncated);
@@ -254,15 +332,33 @@ put_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end
 			     frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
-static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
-					 __u64 outer_length_end)
+static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_outer_length_end;
-	void *at_frame_id_end;
+	struct hdr_outer *outer = data + 42;
 	struct hdr_frame *frame;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
+	if ((void *)(outer + 1) > data_end)
+		return fr_up(skb, reason_put_truncated);
+	if (44ULL > udp_end)
+		return fr_up(skb, reason_put_truncated);
+
+	/* {name: "magic", bits: 16, is: 0xbeef}, */
+	if (be16(&outer->magic) != 0xbeef)
+		return fr_up(skb, reason_put_outer_magic);
+	__u64 outer_length;
+	__u64 outer_length_size = fr_varint(data + 44, data_end, &outer_length);
+	if (!outer_length_size)
+		return fr_up(skb, reason_put_truncated);
+	__u64 outer_length_end = fr_forget(skb, 44ULL + outer_length_size);
 	at_outer_length_end = fr_pin(data + fr_bound(outer_length_end, 0x3f));
 	if (at_outer_length_end > data_end)
 		return fr_up(skb, reason_put_truncated);
@@ -290,97 +386,37 @@ static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void
 	if (!frame_id_size)
 		return fr_up(skb, reason_put_truncated);
 	__u64 frame_id_end = fr_forget(skb, outer_length_end + 1 + frame_id_size);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_put_truncated);
-	} else {
-		frame_length_size = 0;
-		frame_length = 0;
-	}
-	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
-
-	return put_ipv4_rest_2(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			       outer_length_end, at_outer_length_end, frame_id_size, frame_id_end,
-			       at_frame_id_end, frame_length_present, frame_length_size,
-			       frame_length, frame_length_end);
-}
-
-static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_outer *outer = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_put_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_put_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_put_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_put_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_put_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_put_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_put_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_put_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_put_multicast);
-		return fr_up(skb, reason_put_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_put_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_put_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_put_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_put_udp_length);
-
-	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (44ULL > udp_end)
-		return fr_up(skb, reason_put_truncated);
-
-	/* {name: "magic", bits: 16, is: 0xbeef}, */
-	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, reason_put_outer_magic);
-	__u64 outer_length;
-	__u64 outer_length_size = fr_varint(data + 44, data_end, &outer_length);
-	if (!outer_length_size)
-		return fr_up(skb, reason_put_truncated);
-	__u64 outer_length_end = fr_forget(skb, 44ULL + outer_length_size);
 
 	return put_ipv4_rest(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			     outer_length_end);
+			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_put_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_put_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_put_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_put_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_put_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_put_multicast + of);
+		return fr_up(skb, reason_put_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_put_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int
@@ -497,17 +533,36 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-put_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end,
-		__u64 outer_length_size, __u64 outer_length, __u64 outer_length_end,
-		void *at_outer_length_end, __u64 frame_id_size, __u64 frame_id_end,
-		void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		__u64 frame_length, __u64 frame_length_end)
+static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
+					 __u64 outer_length_end, void *at_outer_length_end,
+					 __u64 frame_id_size, __u64 frame_id_end)
 {
+	void *at_frame_id_end;
 	void *at_frame_length_end;
+	struct hdr_frame *frame = at_outer_length_end;
 	struct hdr_udp *udp = data + 54;
 
+	/* {name: "id", varint: "quic"}, */
+	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
+	if (at_frame_id_end > data_end)
+		return fr_up(skb, reason_put_truncated);
+	if (frame_id_end > udp_end)
+		return fr_up(skb, reason_put_truncated);
+
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
+	__u64 frame_length;
+	__u64 frame_length_size;
+	if (frame_length_present) { /* length */
+		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
+		if (!frame_length_size)
+			return fr_up(skb, reason_put_truncated);
+	} else {
+		frame_length_size = 0;
+		frame_length = 0;
+	}
+	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
 	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
 	if (at_frame_length_end > data_end)
 		return fr_up(skb, reason_put_truncated);
@@ -545,15 +600,33 @@ put_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 udp_end
 			     frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
-static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
-					 __u64 outer_length_end)
+static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_outer_length_end;
-	void *at_frame_id_end;
+	struct hdr_outer *outer = data + 62;
 	struct hdr_frame *frame;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
+	if ((void *)(outer + 1) > data_end)
+		return fr_up(skb, reason_put_truncated);
+	if (64ULL > udp_end)
+		return fr_up(skb, reason_put_truncated);
+
+	/* {name: "magic", bits: 16, is: 0xbeef}, */
+	if (be16(&outer->magic) != 0xbeef)
+		return fr_up(skb, reason_put_outer_magic);
+	__u64 outer_length;
+	__u64 outer_length_size = fr_varint(data + 64, data_end, &outer_length);
+	if (!outer_length_size)
+		return fr_up(skb, reason_put_truncated);
+	__u64 outer_length_end = fr_forget(skb, 64ULL + outer_length_size);
 	at_outer_length_end = fr_pin(data + fr_bound(outer_length_end, 0x7f));
 	if (at_outer_length_end > data_end)
 		return fr_up(skb, reason_put_truncated);
@@ -581,87 +654,9 @@ static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void
 	if (!frame_id_size)
 		return fr_up(skb, reason_put_truncated);
 	__u64 frame_id_end = fr_forget(skb, outer_length_end + 1 + frame_id_size);
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_put_truncated);
-	} else {
-		frame_length_size = 0;
-		frame_length = 0;
-	}
-	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
-
-	return put_ipv6_rest_2(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			       outer_length_end, at_outer_length_end, frame_id_size, frame_id_end,
-			       at_frame_id_end, frame_length_present, frame_length_size,
-			       frame_length, frame_length_end);
-}
-
-static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_outer *outer = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_put_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_put_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_put_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_put_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_put_multicast);
-		return fr_up(skb, reason_put_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_put_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_put_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_put_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_put_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_put_udp_length);
-
-	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (64ULL > udp_end)
-		return fr_up(skb, reason_put_truncated);
-
-	/* {name: "magic", bits: 16, is: 0xbeef}, */
-	if (be16(&outer->magic) != 0xbeef)
-		return fr_up(skb, reason_put_outer_magic);
-	__u64 outer_length;
-	__u64 outer_length_size = fr_varint(data + 64, data_end, &outer_length);
-	if (!outer_length_size)
-		return fr_up(skb, reason_put_truncated);
-	__u64 outer_length_end = fr_forget(skb, 64ULL + outer_length_size);
 
 	return put_ipv6_rest(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			     outer_length_end);
+			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end);
 }
 
 SEC("tc") int prog_put(struct __sk_buff *skb)
@@ -720,7 +715,7 @@ enum {
 	reason_take_udp_checksum, reason_take_not_ip,
 };
 
-static __always_inline int take_ipv4_send(struct __sk_buff *skb)
+static __always_inline int take_ipv4_tag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -729,10 +724,10 @@ static __always_inline int take_ipv4_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		 __u64 payload_len, __u64 partial)
+take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		     __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_frame *frame = data + 42;
@@ -822,16 +817,81 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end)
+static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
+					 void *at_frame_id_end, __u64 frame_length_present,
+					 __u64 frame_length_size, __u64 frame_length,
+					 __u64 frame_length_end, void *at_frame_length_end)
+{
+	struct hdr_tag *tag = at_frame_length_end;
+	struct hdr_udp *udp = data + 34;
+
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if ((frame_length_end + 3) > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
+
+	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_take_gso_packet);
+
+	/* match: "udp.dst_port": 4434 */
+	if (be16(&udp->dst_port) != 0x1152)
+		return fr_up(skb, reason_take_no_match);
+
+	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
+	if (be16(&tag->number) == 1) { /* rule */
+		fr_named_add(0, 1);
+		return take_ipv4_tag_send(skb);
+	}
+
+	/* {do: [{pop: "tag"}, "pass"]}, */
+	__u64 payload_len = udp_end - (frame_length_end + 3);
+	if ((payload_len + (frame_length_end - 14)) > 0xffff ||
+	    (payload_len + (frame_length_end - 34)) > 0xffff ||
+	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
+		return fr_up(skb, reason_take_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028))
+		return fr_up(skb, reason_take_partial_checksum);
+	return take_ipv4_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				    frame_length_present, frame_length_size, frame_length,
+				    frame_length_end, at_frame_length_end, payload_len, partial);
+}
+
+static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 42;
-	struct hdr_tag *tag;
-	struct hdr_udp *udp = data + 34;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_take_truncated -
+		       reason_put_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_take_truncated -
+		      reason_put_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
+	if ((void *)(frame + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_take_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
+		return fr_up(skb, reason_take_frame_type);
+	__u64 frame_id;
+	__u64 frame_id_size = fr_varint(data + 43, data_end, &frame_id);
+	if (!frame_id_size)
+		return fr_up(skb, reason_take_truncated);
+	__u64 frame_id_end = fr_forget(skb, 43ULL + frame_id_size);
 	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
 	if (at_frame_id_end > data_end)
 		return fr_up(skb, reason_take_truncated);
@@ -862,110 +922,12 @@ static __always_inline int take_ipv4_rest(struct __sk_buff *skb, void *data, voi
 	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((frame_length_end + 3) > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
-
-	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_take_gso_packet);
-
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_take_no_match);
-
-	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
-	if (be16(&tag->number) == 1) { /* rule */
-		fr_named_add(0, 1);
-		return take_ipv4_send(skb);
-	}
-
-	/* {do: [{pop: "tag"}, "pass"]}, */
-	__u64 payload_len = udp_end - (frame_length_end + 3);
-	if ((payload_len + (frame_length_end - 14)) > 0xffff ||
-	    (payload_len + (frame_length_end - 34)) > 0xffff ||
-	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
-		return fr_up(skb, reason_take_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028))
-		return fr_up(skb, reason_take_partial_checksum);
-	return take_ipv4_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				frame_length_present, frame_length_size, frame_length,
-				frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv4_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
+			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
+			     frame_length_end, at_frame_length_end);
 }
 
-static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_frame *frame = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_take_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_take_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_take_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_take_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_take_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_take_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_take_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_take_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_take_multicast);
-		return fr_up(skb, reason_take_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_take_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_take_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_take_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_take_udp_length);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_take_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, reason_take_frame_type);
-	__u64 frame_id;
-	__u64 frame_id_size = fr_varint(data + 43, data_end, &frame_id);
-	if (!frame_id_size)
-		return fr_up(skb, reason_take_truncated);
-	__u64 frame_id_end = fr_forget(skb, 43ULL + frame_id_size);
-
-	return take_ipv4_rest(skb, data, data_end, udp_end, frame_id_size, frame_id_end);
-}
-
-static __always_inline int take_ipv6_send(struct __sk_buff *skb)
+static __always_inline int take_ipv6_tag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -974,10 +936,10 @@ static __always_inline int take_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		 __u64 payload_len, __u64 partial)
+take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		     __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_frame *frame = data + 62;
@@ -1061,16 +1023,83 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end)
+static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
+					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
+					 void *at_frame_id_end, __u64 frame_length_present,
+					 __u64 frame_length_size, __u64 frame_length,
+					 __u64 frame_length_end, void *at_frame_length_end)
+{
+	struct hdr_tag *tag = at_frame_length_end;
+	struct hdr_udp *udp = data + 54;
+
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if ((frame_length_end + 3) > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
+
+	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_take_gso_packet);
+
+	/* match: "udp.dst_port": 4434 */
+	if (be16(&udp->dst_port) != 0x1152)
+		return fr_up(skb, reason_take_no_match);
+
+	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
+	if (be16(&tag->number) == 1) { /* rule */
+		fr_named_add(0, 1);
+		return take_ipv6_tag_send(skb);
+	}
+
+	/* {do: [{pop: "tag"}, "pass"]}, */
+	__u64 payload_len = udp_end - (frame_length_end + 3);
+	if ((payload_len + (frame_length_end - 54)) > 0xffff ||
+	    (payload_len + (frame_length_end - 54)) > 0xffff ||
+	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
+		return fr_up(skb, reason_take_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c))
+		return fr_up(skb, reason_take_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_take_udp_checksum);
+	return take_ipv6_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				    frame_length_present, frame_length_size, frame_length,
+				    frame_length_end, at_frame_length_end, payload_len, partial);
+}
+
+static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 62;
-	struct hdr_tag *tag;
-	struct hdr_udp *udp = data + 54;
+
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_take_truncated -
+		       reason_put_truncated, reason_take_ipv6_version - reason_put_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_take_truncated -
+		      reason_put_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
+	if ((void *)(frame + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_take_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
+		return fr_up(skb, reason_take_frame_type);
+	__u64 frame_id;
+	__u64 frame_id_size = fr_varint(data + 63, data_end, &frame_id);
+	if (!frame_id_size)
+		return fr_up(skb, reason_take_truncated);
+	__u64 frame_id_end = fr_forget(skb, 63ULL + frame_id_size);
 	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
 	if (at_frame_id_end > data_end)
 		return fr_up(skb, reason_take_truncated);
@@ -1101,99 +1130,9 @@ static __always_inline int take_ipv6_rest(struct __sk_buff *skb, void *data, voi
 	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((frame_length_end + 3) > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
-
-	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_take_gso_packet);
-
-	/* match: "udp.dst_port": 4434 */
-	if (be16(&udp->dst_port) != 0x1152)
-		return fr_up(skb, reason_take_no_match);
-
-	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
-	if (be16(&tag->number) == 1) { /* rule */
-		fr_named_add(0, 1);
-		return take_ipv6_send(skb);
-	}
-
-	/* {do: [{pop: "tag"}, "pass"]}, */
-	__u64 payload_len = udp_end - (frame_length_end + 3);
-	if ((payload_len + (frame_length_end - 54)) > 0xffff ||
-	    (payload_len + (frame_length_end - 54)) > 0xffff ||
-	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
-		return fr_up(skb, reason_take_length);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c))
-		return fr_up(skb, reason_take_partial_checksum);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_take_udp_checksum);
-	return take_ipv6_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				frame_length_present, frame_length_size, frame_length,
-				frame_length_end, at_frame_length_end, payload_len, partial);
-}
-
-static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_frame *frame = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_take_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_take_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_take_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_take_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_take_multicast);
-		return fr_up(skb, reason_take_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_take_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_take_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_take_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_take_udp_length);
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_take_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&frame->type) >= 8 && be8(&frame->type) <= 15))
-		return fr_up(skb, reason_take_frame_type);
-	__u64 frame_id;
-	__u64 frame_id_size = fr_varint(data + 63, data_end, &frame_id);
-	if (!frame_id_size)
-		return fr_up(skb, reason_take_truncated);
-	__u64 frame_id_end = fr_forget(skb, 63ULL + frame_id_size);
-
-	return take_ipv6_rest(skb, data, data_end, udp_end, frame_id_size, frame_id_end);
+	return take_ipv6_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
+			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
+			     frame_length_end, at_frame_length_end);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)

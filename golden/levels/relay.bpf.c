@@ -338,6 +338,83 @@ enum {
 	reason_downstream_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_downstream_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_downstream_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_downstream_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_downstream_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_downstream_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_downstream_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_downstream_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_downstream_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_downstream_multicast + of);
+		return fr_up(skb, reason_downstream_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_downstream_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_downstream_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_downstream_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_downstream_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_short(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_short *v_short = data + at;
+
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((at + sizeof(*v_short)) > udp_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_downstream_gso_packet + of);
+	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
+	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+
+	*end = priority;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct downstream_same1 {
 	__u32 kind0;
@@ -650,63 +727,17 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 
 static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_downstream_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_downstream_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_downstream_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_downstream_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_downstream_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_downstream_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_downstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (61ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority;
+	if (check_short(skb, data, data_end, udp_end, 42, &priority, 0))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
@@ -714,6 +745,34 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan1(skb, data, ip_end, priority);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_downstream_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_downstream_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_downstream_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_downstream_multicast + of);
+		return fr_up(skb, reason_downstream_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_downstream_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -1034,53 +1093,17 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 
 static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_downstream_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_downstream_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_downstream_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_downstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_downstream_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_downstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_downstream_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (81ULL > udp_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_downstream_gso_packet);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority;
+	if (check_short(skb, data, data_end, udp_end, 62, &priority, 0))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
@@ -1217,16 +1240,54 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int upstream_ipv4_rest(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 priority, struct val_ways *w)
+static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					 const struct fr_lease *lease)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_upstream_truncated -
+		       reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_upstream_truncated -
+		      reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+
+	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_upstream_truncated);
+	if (61ULL > udp_end)
+		return fr_up(skb, reason_upstream_truncated);
+
+	/* stack: ["eth", "ip", "udp", "short"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_upstream_gso_packet);
+
+	/* match: "udp.dst_port": 443 */
+	if (be16(&udp->dst_port) != 0x1bb)
+		return fr_up(skb, reason_upstream_no_match);
+
+	/* priority: {levels: 3, from: "short.id[0] & 3"} */
+	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
+	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+
 	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+
+		st64((void *)&key, ld64(v_short->id));
+		enum fr_found found = find_ways(&key, lease, 0, &w);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_upstream_changing);
+		if (found == FR_MISSING)
+			w = NULL;
+	}
 	struct val_shares *s;
 	if (fr_has(w)) { /* rule */
 		{
@@ -1291,87 +1352,6 @@ static __always_inline int upstream_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* upstream: { */
 	return fr_up(skb, reason_upstream_no_rule);
-}
-
-static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_upstream_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_upstream_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_upstream_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_upstream_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_upstream_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_upstream_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_upstream_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_upstream_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_upstream_multicast);
-		return fr_up(skb, reason_upstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_upstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_upstream_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_upstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_upstream_udp_length);
-
-	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (61ULL > udp_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_upstream_gso_packet);
-
-	/* match: "udp.dst_port": 443 */
-	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, reason_upstream_no_match);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
-
-	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
-	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
-
-		st64((void *)&key, ld64(v_short->id));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_upstream_changing);
-		if (found == FR_MISSING)
-			w = NULL;
-	}
-
-	return upstream_ipv4_rest(skb, data, lease, ip_end, priority, w);
 }
 
 static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -1439,17 +1419,55 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int upstream_ipv6_rest(struct __sk_buff *skb, void *data,
-					      const struct fr_lease *lease, __u64 ip_end,
-					      __u64 priority, struct val_ways *w)
+static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					 const struct fr_lease *lease)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_short *v_short = data + 62;
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_upstream_truncated -
+		       reason_downstream_truncated, reason_upstream_ipv6_version -
+		       reason_downstream_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_upstream_truncated -
+		      reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+
+	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_upstream_truncated);
+	if (81ULL > udp_end)
+		return fr_up(skb, reason_upstream_truncated);
+
+	/* stack: ["eth", "ip", "udp", "short"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_upstream_gso_packet);
+
+	/* match: "udp.dst_port": 443 */
+	if (be16(&udp->dst_port) != 0x1bb)
+		return fr_up(skb, reason_upstream_no_match);
+
+	/* priority: {levels: 3, from: "short.id[0] & 3"} */
+	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
+	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
 
 	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+
+		st64((void *)&key, ld64(v_short->id));
+		enum fr_found found = find_ways(&key, lease, 0, &w);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_upstream_changing);
+		if (found == FR_MISSING)
+			w = NULL;
+	}
 	struct val_shares *s;
 	if (fr_has(w)) { /* rule */
 		{
@@ -1521,77 +1539,6 @@ static __always_inline int upstream_ipv6_rest(struct __sk_buff *skb, void *data,
 
 	/* upstream: { */
 	return fr_up(skb, reason_upstream_no_rule);
-}
-
-static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_upstream_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_upstream_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_upstream_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_upstream_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_upstream_multicast);
-		return fr_up(skb, reason_upstream_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_upstream_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_upstream_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_upstream_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_upstream_udp_length);
-
-	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (81ULL > udp_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_upstream_gso_packet);
-
-	/* match: "udp.dst_port": 443 */
-	if (be16(&udp->dst_port) != 0x1bb)
-		return fr_up(skb, reason_upstream_no_match);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
-
-	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
-	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
-
-		st64((void *)&key, ld64(v_short->id));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_upstream_changing);
-		if (found == FR_MISSING)
-			w = NULL;
-	}
-
-	return upstream_ipv6_rest(skb, data, lease, ip_end, priority, w);
 }
 
 SEC("tc") int prog_upstream(struct __sk_buff *skb)
@@ -1729,61 +1676,21 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_short *v_short = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_calls_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_calls_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_calls_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_calls_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_calls_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_calls_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_calls_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_calls_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_calls_multicast);
-		return fr_up(skb, reason_calls_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_calls_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_calls_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_calls_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_calls_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_calls_truncated -
+		       reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_calls_truncated -
+		      reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (61ULL > udp_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_calls_gso_packet);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority;
+	if (check_short(skb, data, data_end, udp_end, 42, &priority, reason_calls_truncated -
+			reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;
@@ -1884,51 +1791,22 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_short *v_short = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_calls_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_calls_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_calls_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_calls_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_calls_multicast);
-		return fr_up(skb, reason_calls_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_calls_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_calls_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_calls_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_calls_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_calls_truncated -
+		       reason_downstream_truncated, reason_calls_ipv6_version -
+		       reason_downstream_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_calls_truncated -
+		      reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (81ULL > udp_end)
-		return fr_up(skb, reason_calls_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_calls_gso_packet);
-
-	/* priority: {levels: 3, from: "short.id[0] & 3"} */
-	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
-	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
+	__u64 priority;
+	if (check_short(skb, data, data_end, udp_end, 62, &priority, reason_calls_truncated -
+			reason_downstream_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;

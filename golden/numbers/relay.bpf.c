@@ -156,6 +156,27 @@ enum {
 	reason_room_ipv6_payload_length, reason_room_udp_checksum, reason_room_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_room_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_room_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_room_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_room_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct room_same1 {
 	__u32 kind0;
@@ -465,7 +486,6 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_msg *msg = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -498,17 +518,9 @@ static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_room_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_room_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_room_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_room_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_room_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
 	if ((void *)(msg + 1) > data_end)
@@ -840,7 +852,6 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -863,17 +874,9 @@ static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_room_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_room_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_room_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_room_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_room_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
 	if ((void *)(msg + 1) > data_end)

@@ -111,6 +111,46 @@ enum {
 	reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_gre(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_gre *gre = data + at;
+
+	if ((void *)(gre + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((at + sizeof(*gre)) > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
+		return fr_up(skb, reason_sort_gre_has_checksum);
+	if ((be8(gre->has_checksum_to_version + 1) & 7) != 0)
+		return fr_up(skb, reason_sort_gre_version);
+	__u64 gre_key_present = ((be8(gre->has_checksum_to_version) >> 5) & 1) == 1;
+
+	*end = gre_key_present;
+	return 0;
+}
+
 static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 					  struct val_tenants *t)
 {
@@ -126,7 +166,7 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key_size, __u64 gre_key)
+					  __u64 gre_key, __u64 gre_key_end)
 {
 	void *at_gre_key_end;
 	void *at_gre_sequence_end;
@@ -134,7 +174,6 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 	struct hdr_udp *udp = data + 34;
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
 	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
 	if (at_gre_key_end > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -191,8 +230,6 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_gre *gre = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -224,32 +261,14 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	if ((void *)(gre + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (46ULL > udp_end)
-		return fr_up(skb, reason_sort_truncated);
-
-	/* {name: "has_checksum", bits: 1, is: 0}, */
-	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
-		return fr_up(skb, reason_sort_gre_has_checksum);
-
-	/* {name: "version", bits: 3, is: 0}, */
-	if ((be8(gre->has_checksum_to_version + 1) & 7) != 0)
-		return fr_up(skb, reason_sort_gre_version);
-	__u64 gre_key_present = ((be8(gre->has_checksum_to_version) >> 5) & 1) == 1;
+	__u64 gre_key_present;
+	if (check_gre(skb, data, data_end, udp_end, 42, &gre_key_present))
+		return TC_ACT_UNSPEC;
 	__u64 gre_key_size;
 	__u64 gre_key;
 	if (gre_key_present) { /* key */
@@ -261,8 +280,9 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		gre_key_size = 0;
 		gre_key = 0;
 	}
+	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
 
-	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key_size, gre_key);
+	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
 }
 
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
@@ -280,30 +300,13 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end)
+					  __u64 gre_key, __u64 gre_key_end, __u64 gre_sequence_size)
 {
-	void *at_gre_key_end;
 	void *at_gre_sequence_end;
-	struct hdr_gre *gre = data + 62;
 	struct hdr_udp *udp = data + 54;
-
-	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x7f));
-	if (at_gre_key_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+	struct hdr_gre *gre = data + 62;
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
-	__u64 gre_sequence_size;
-	if (gre_sequence_present) { /* sequence */
-		if (at_gre_key_end + 4 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		gre_sequence_size = 4;
-	} else {
-		gre_sequence_size = 0;
-	}
 	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x7f));
 	if (at_gre_sequence_end > data_end)
@@ -343,8 +346,8 @@ static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, voi
 static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease)
 {
+	void *at_gre_key_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_gre *gre = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -367,32 +370,14 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_sort_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_sort_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	if ((void *)(gre + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (66ULL > udp_end)
-		return fr_up(skb, reason_sort_truncated);
-
-	/* {name: "has_checksum", bits: 1, is: 0}, */
-	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
-		return fr_up(skb, reason_sort_gre_has_checksum);
-
-	/* {name: "version", bits: 3, is: 0}, */
-	if ((be8(gre->has_checksum_to_version + 1) & 7) != 0)
-		return fr_up(skb, reason_sort_gre_version);
-	__u64 gre_key_present = ((be8(gre->has_checksum_to_version) >> 5) & 1) == 1;
+	__u64 gre_key_present;
+	if (check_gre(skb, data, data_end, udp_end, 62, &gre_key_present))
+		return TC_ACT_UNSPEC;
 	__u64 gre_key_size;
 	__u64 gre_key;
 	if (gre_key_present) { /* key */
@@ -405,8 +390,25 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 		gre_key = 0;
 	}
 	__u64 gre_key_end = fr_forget(skb, 66ULL + gre_key_size);
+	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x7f));
+	if (at_gre_key_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
 
-	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
+	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
+	__u64 gre_sequence_size;
+	if (gre_sequence_present) { /* sequence */
+		if (at_gre_key_end + 4 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_sequence_size = 4;
+	} else {
+		gre_sequence_size = 0;
+	}
+
+	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
+			      gre_sequence_size);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)

@@ -202,6 +202,65 @@ enum {
 	reason_streams_udp_checksum, reason_streams_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_streams_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_streams_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_streams_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_streams_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_streams_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_streams_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_streams_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_streams_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_streams_multicast + of);
+		return fr_up(skb, reason_streams_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_streams_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_streams_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_streams_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_streams_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct streams_same1 {
 	__u32 size;
@@ -562,35 +621,16 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 }
 
 static __always_inline int
-streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_offset, __u64 stream_offset_end)
+streams_ipv4_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			 __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+			 __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
+			 __u64 stream_length_size, __u64 stream_length)
 {
-	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
 	if (at_stream_length_end > data_end)
@@ -623,33 +663,14 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 			    stream_length_end, priority);
 }
 
-static __always_inline int streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 ip_end, __u64 udp_end)
+static __always_inline int streams_ipv4_stream(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end, void *at_short_pn_end,
+					       __u64 short_pn, __u64 short_payload_end)
 {
-	void *at_short_pn_end;
 	void *at_stream_id_end;
-	struct hdr_short *v_short = data + 42;
-	struct hdr_stream *stream;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_streams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_truncated);
-
-	/* short: { */
-	if (udp_end < (short_pn_end + 16))
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = at_short_pn_end;
 
 	/* {name: "id", varint: "quic"}, */
 	stream = at_short_pn_end;
@@ -685,59 +706,42 @@ static __always_inline int streams_ipv4_rest(struct __sk_buff *skb, void *data, 
 		stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
 
-	return streams_ipv4_rest_2(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				   stream_id_size, stream_id, stream_offset, stream_offset_end);
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_streams_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+
+	return streams_ipv4_stream_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
+					short_pn_end, short_pn, short_payload_end, stream_id_size,
+					stream_id, stream_offset, stream_offset_end,
+					stream_length_present, stream_length_size, stream_length);
 }
 
 static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_multicast);
-		return fr_up(skb, reason_streams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_streams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
 	if ((void *)(v_short + 1) > data_end)
@@ -760,8 +764,55 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
 		return fr_up(skb, reason_streams_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_streams_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_streams_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_streams_truncated);
 
-	return streams_ipv4_rest(skb, data, data_end, ip_end, udp_end);
+	/* short: { */
+	if (udp_end < (short_pn_end + 16))
+		return fr_up(skb, reason_streams_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	return streams_ipv4_stream(skb, data, data_end, ip_end, udp_end, short_pn_size,
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_streams_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_streams_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_streams_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_streams_multicast + of);
+		return fr_up(skb, reason_streams_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_streams_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 /* What is the same for all receivers. */
@@ -1124,35 +1175,16 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 }
 
 static __always_inline int
-streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
-		    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
-		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		    __u64 stream_offset, __u64 stream_offset_end)
+streams_ipv6_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			 __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+			 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+			 __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
+			 __u64 stream_length_size, __u64 stream_length)
 {
-	void *at_stream_offset_end;
 	void *at_stream_length_end;
-	struct hdr_stream *stream = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 
-	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_offset_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
-	__u64 stream_length;
-	__u64 stream_length_size;
-	if (stream_length_present) { /* length */
-		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
-		if (!stream_length_size)
-			return fr_up(skb, reason_streams_truncated);
-	} else {
-		stream_length_size = 0;
-		stream_length = 0;
-	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
 	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
 	if (at_stream_length_end > data_end)
@@ -1185,29 +1217,14 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_
 			    stream_length_end, priority);
 }
 
-static __always_inline int streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					     __u64 short_pn_end)
+static __always_inline int streams_ipv6_stream(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
+					       __u64 short_pn_end, void *at_short_pn_end,
+					       __u64 short_pn, __u64 short_payload_end)
 {
-	void *at_short_pn_end;
 	void *at_stream_id_end;
-	struct hdr_stream *stream;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_streams_truncated);
-
-	/* short: { */
-	if (udp_end < (short_pn_end + 16))
-		return fr_up(skb, reason_streams_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = at_short_pn_end;
 
 	/* {name: "id", varint: "quic"}, */
 	stream = at_short_pn_end;
@@ -1243,49 +1260,42 @@ static __always_inline int streams_ipv6_rest(struct __sk_buff *skb, void *data, 
 		stream_offset = 0;
 	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_offset_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
 
-	return streams_ipv6_rest_2(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				   stream_id_size, stream_id, stream_offset, stream_offset_end);
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length;
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_streams_truncated);
+	} else {
+		stream_length_size = 0;
+		stream_length = 0;
+	}
+
+	return streams_ipv6_stream_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
+					short_pn_end, short_pn, short_payload_end, stream_id_size,
+					stream_id, stream_offset, stream_offset_end,
+					stream_length_present, stream_length_size, stream_length);
 }
 
 static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_multicast);
-		return fr_up(skb, reason_streams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_streams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
 	if ((void *)(v_short + 1) > data_end)
@@ -1312,8 +1322,23 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	if (short_pn_size > 4)
 		return fr_up(skb, reason_streams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_streams_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_streams_truncated);
 
-	return streams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size, short_pn_end);
+	/* short: { */
+	if (udp_end < (short_pn_end + 16))
+		return fr_up(skb, reason_streams_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	return streams_ipv6_stream(skb, data, data_end, ip_end, udp_end, short_pn_size,
+				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1713,78 +1738,18 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_4_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		      __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		      __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
-		      __u64 stream_length_size, __u64 stream_length)
-{
-	void *at_stream_length_end;
-	struct hdr_short_4 *short_4 = data + 42;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_4_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_4_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_4_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(short_4->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_streams_4_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	return streams_4_fan1(skb, data, ip_end, udp_end, short_payload_end, stream_id_size,
-			      stream_id, stream_offset, stream_length_end, priority);
-}
-
 static __always_inline int streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end)
+					       __u64 ip_end, __u64 udp_end, __u64 short_payload_end,
+					       __u64 stream_id_size, __u64 stream_id,
+					       __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
-	struct hdr_short_4 *short_4 = data + 42;
+	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 55;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2, is: 3}, {name: "dcid", byte... */
-	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
-		return fr_up(skb, reason_streams_4_short_4_pn_size);
-
-	/* short_4: { */
-	if (udp_end < 71)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 short_payload_end = udp_end - 16;
+	struct hdr_short_4 *short_4 = data + 42;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (56ULL > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_4_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 56, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_4_truncated);
@@ -1822,59 +1787,50 @@ static __always_inline int streams_4_ipv4_rest(struct __sk_buff *skb, void *data
 		stream_length_size = 0;
 		stream_length = 0;
 	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_4_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_4_another_frame);
 
-	return streams_4_ipv4_rest_2(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				     stream_id_size, stream_id, stream_offset, stream_offset_end,
-				     stream_length_present, stream_length_size, stream_length);
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_4_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(short_4->dcid);
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_streams_4_partial_checksum);
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	return streams_4_fan1(skb, data, ip_end, udp_end, short_payload_end, stream_id_size,
+			      stream_id, stream_offset, stream_length_end, priority);
 }
 
 static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_short_4 *short_4 = data + 42;
+	struct hdr_stream *stream = data + 55;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_streams_4_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_streams_4_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_streams_4_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_streams_4_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_4_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_4_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_streams_4_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_streams_4_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_4_multicast);
-		return fr_up(skb, reason_streams_4_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_streams_4_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_4_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_4_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_4_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_streams_4_truncated -
+		       reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_streams_4_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* short_4: { */
 	if ((void *)(short_4 + 1) > data_end)
@@ -1898,7 +1854,30 @@ static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, voi
 	if (((be8(&short_4->form_to_pn_size) >> 2) & 1) != 0)
 		return fr_up(skb, reason_streams_4_key_phase);
 
-	return streams_4_ipv4_rest(skb, data, data_end, ip_end, udp_end);
+	/* fields: [for f in front {f}, {name: "pn_size", bits: 2, is: 3}, {name: "dcid", byte... */
+	if ((be8(&short_4->form_to_pn_size) & 3) != 3)
+		return fr_up(skb, reason_streams_4_short_4_pn_size);
+	if (udp_end < 71)
+		return fr_up(skb, reason_streams_4_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (56ULL > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_streams_4_other_frame);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 56, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_streams_4_truncated);
+	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
+
+	return streams_4_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
+				   stream_id_size, stream_id, stream_id_end);
 }
 
 /* What is the same for all receivers. */
@@ -2232,68 +2211,18 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-streams_4_ipv6_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			   __u64 udp_end, __u64 short_payload_end, __u64 stream_id_size,
-			   __u64 stream_id, __u64 stream_offset, __u64 stream_length_present,
-			   __u64 stream_length, __u64 stream_length_end)
-{
-	void *at_stream_length_end;
-	struct hdr_short_4 *short_4 = data + 62;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_4_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_4_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_4_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(short_4->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_streams_4_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	return streams_4_fan2(skb, data, ip_end, udp_end, short_payload_end, stream_id_size,
-			      stream_id, stream_offset, stream_length_end, priority);
-}
-
-static __always_inline int streams_4_ipv6_stream(struct __sk_buff *skb, void *data, void *data_end,
-						 __u64 ip_end, __u64 udp_end,
-						 __u64 short_payload_end)
+static __always_inline int streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 ip_end, __u64 udp_end, __u64 short_payload_end,
+					       __u64 stream_id_size, __u64 stream_id,
+					       __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
+	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 75;
+	struct hdr_short_4 *short_4 = data + 62;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (76ULL > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_4_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 76, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_4_truncated);
-	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_4_truncated);
@@ -2332,49 +2261,50 @@ static __always_inline int streams_4_ipv6_stream(struct __sk_buff *skb, void *da
 		stream_length = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_4_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_4_another_frame);
 
-	return streams_4_ipv6_stream_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-					  stream_id_size, stream_id, stream_offset,
-					  stream_length_present, stream_length, stream_length_end);
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_4_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(short_4->dcid);
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_streams_4_partial_checksum);
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	return streams_4_fan2(skb, data, ip_end, udp_end, short_payload_end, stream_id_size,
+			      stream_id, stream_offset, stream_length_end, priority);
 }
 
 static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_short_4 *short_4 = data + 62;
+	struct hdr_stream *stream = data + 75;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_streams_4_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_streams_4_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_streams_4_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_streams_4_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_4_multicast);
-		return fr_up(skb, reason_streams_4_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_streams_4_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_streams_4_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_streams_4_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_streams_4_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_streams_4_truncated -
+		       reason_streams_truncated, reason_streams_4_ipv6_version -
+		       reason_streams_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_streams_4_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* short_4: { */
 	if ((void *)(short_4 + 1) > data_end)
@@ -2405,7 +2335,23 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_streams_4_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	return streams_4_ipv6_stream(skb, data, data_end, ip_end, udp_end, short_payload_end);
+	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (76ULL > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_streams_4_other_frame);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 76, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_streams_4_truncated);
+	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
+
+	return streams_4_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
+				   stream_id_size, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
@@ -2721,33 +2667,14 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end)
+static __always_inline int
+datagrams_ipv4_datagram(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
 {
-	void *at_short_pn_end;
 	void *at_datagram_length_end;
+	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
-	struct hdr_datagram *datagram;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
-	if (short_pn_size > 4)
-		return fr_up(skb, reason_datagrams_short_pn);
-	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* short: { */
-	if (udp_end < (short_pn_end + 16))
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
 	datagram = at_short_pn_end;
@@ -2804,51 +2731,17 @@ static __always_inline int datagrams_ipv4_rest(struct __sk_buff *skb, void *data
 
 static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
+	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_datagrams_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_datagrams_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_datagrams_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_datagrams_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_datagrams_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_datagrams_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_datagrams_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_datagrams_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_datagrams_multicast);
-		return fr_up(skb, reason_datagrams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_datagrams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_datagrams_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_datagrams_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
+		       reason_streams_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_datagrams_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
 	if ((void *)(v_short + 1) > data_end)
@@ -2871,8 +2764,27 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	/* {name: "key_phase", bits: 1, is: 0, reason: "key_phase"}, */
 	if (((be8(&v_short->form_to_pn_size) >> 2) & 1) != 0)
 		return fr_up(skb, reason_datagrams_key_phase);
+	__u64 short_pn_size = (be8(&v_short->form_to_pn_size) & 3) + 1;
+	if (short_pn_size > 4)
+		return fr_up(skb, reason_datagrams_short_pn);
+	__u64 short_pn_end = fr_forget(skb, 51ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_datagrams_truncated);
 
-	return datagrams_ipv4_rest(skb, data, data_end, ip_end, udp_end);
+	/* short: { */
+	if (udp_end < (short_pn_end + 16))
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	return datagrams_ipv4_datagram(skb, data, data_end, ip_end, udp_end, short_pn_size,
+				       short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 /* What is the same for all receivers. */
@@ -3125,30 +3037,14 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end)
+static __always_inline int
+datagrams_ipv6_datagram(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
+			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
+			void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
 {
-	void *at_short_pn_end;
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram;
+	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
-
-	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* short: { */
-	if (udp_end < (short_pn_end + 16))
-		return fr_up(skb, reason_datagrams_truncated);
-	__u64 short_payload_end = udp_end - 16;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
 	datagram = at_short_pn_end;
@@ -3205,41 +3101,18 @@ static __always_inline int datagrams_ipv6_rest(struct __sk_buff *skb, void *data
 
 static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
+	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_datagrams_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_datagrams_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_datagrams_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_datagrams_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_datagrams_multicast);
-		return fr_up(skb, reason_datagrams_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_datagrams_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_datagrams_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_datagrams_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_datagrams_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
+		       reason_streams_truncated, reason_datagrams_ipv6_version -
+		       reason_streams_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_datagrams_truncated -
+		      reason_streams_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
 	if ((void *)(v_short + 1) > data_end)
@@ -3266,9 +3139,23 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	if (short_pn_size > 4)
 		return fr_up(skb, reason_datagrams_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 71ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x7f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x7f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_datagrams_truncated);
 
-	return datagrams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end);
+	/* short: { */
+	if (udp_end < (short_pn_end + 16))
+		return fr_up(skb, reason_datagrams_truncated);
+	__u64 short_payload_end = udp_end - 16;
+
+	return datagrams_ipv6_datagram(skb, data, data_end, ip_end, udp_end, short_pn_size,
+				       short_pn_end, at_short_pn_end, short_pn, short_payload_end);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)

@@ -284,8 +284,67 @@ enum {
 	reason_relay_no_second, reason_relay_no_rule,
 };
 
-static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					  __u64 partial, struct val_first *a)
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_relay_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_relay_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_relay_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_relay_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_relay_ipv4_total_length + of);
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
+		return fr_up(skb, reason_relay_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_relay_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_relay_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_relay_multicast + of);
+		return fr_up(skb, reason_relay_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_relay_not_udp + of);
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ipv4_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated + of);
+	if ((at + sizeof(*udp)) > ipv4_end)
+		return fr_up(skb, reason_relay_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_relay_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_relay_gso_packet + of);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_relay_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+				      __u64 partial, struct val_first *a)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -343,8 +402,8 @@ static __always_inline int relay_udp_send(struct __sk_buff *skb, void *data, __u
 	return fr_send(&a->hop_to, direct);
 }
 
-static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					    __u64 partial, struct val_second *c)
+static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+					__u64 partial, struct val_second *c)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -402,7 +461,7 @@ static __always_inline int relay_udp_send_2(struct __sk_buff *skb, void *data, _
 	return fr_send(&c->hop_to, direct);
 }
 
-static __always_inline int relay_udp_send_3(struct __sk_buff *skb)
+static __always_inline int relay_send_3(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -410,13 +469,23 @@ static __always_inline int relay_udp_send_3(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 ipv4_end,
-					  struct val_muted *m)
+static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
+				      const struct fr_lease *lease, __u64 ipv4_end)
 {
 	struct hdr_msg *msg = data + 42;
 
 	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
+	struct val_muted *m;
+	{
+		struct key_muted key __attribute__((aligned(8))) = {};
+
+		key.who = be16(&msg->id);
+		enum fr_found found = find_muted(&key, lease, 48, &m);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_relay_changing);
+		if (found == FR_MISSING)
+			m = NULL;
+	}
 	if (fr_has(m) && m->until > be8(&msg->kind)) { /* rule */
 		return fr_drop(skb->len, reason_relay_muted);
 	}
@@ -444,7 +513,7 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 				return fr_up(skb, reason_relay_partial_checksum);
 			if (unlikely(!fr_fits(&c->hop_to, ipv4_end - 14)))
 				return fr_up(skb, fr_unfit(&c->hop_to, reason_relay_no_route));
-			return relay_udp_send_2(skb, data, ipv4_end, partial, c);
+			return relay_send_2(skb, data, ipv4_end, partial, c);
 		}
 	}
 
@@ -461,38 +530,56 @@ static __always_inline int relay_udp_rest(struct __sk_buff *skb, void *data,
 					     fr_unfound(found, reason_relay_no_second,
 							reason_relay_changing));
 		}
-		return relay_udp_send_3(skb);
+		return relay_send_3(skb);
 	}
 
 	/* relay: { */
 	return fr_up(skb, reason_relay_no_rule);
 }
 
-static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *data_end,
-				     const struct fr_lease *lease, __u64 ipv4_end)
+SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
-	struct hdr_udp *udp = data + 34;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 45);
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = data;
 	struct hdr_msg *msg = data + 42;
 
-	if ((void *)(udp + 1) > data_end)
+	/* relay: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, reason_relay_inactive);
+
+	/* hook: "tc/ingress" */
+	if (skb->vlan_present)
+		return fr_up(skb, reason_relay_vlan_tag);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_relay_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_relay_link_broadcast);
+		return fr_up(skb, reason_relay_link_multicast);
+	}
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
-	if (42ULL > ipv4_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_relay_udp_length);
+
+	/* stack: ["eth", "ipv4", "udp", "msg"] */
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_relay_not_ipv4);
+	__u64 ipv4_end;
+	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
 	if ((void *)(msg + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
 	if (45ULL > udp_end)
 		return fr_up(skb, reason_relay_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_relay_gso_packet);
 
@@ -533,88 +620,12 @@ static __always_inline int relay_udp(struct __sk_buff *skb, void *data, void *da
 				if (unlikely(!fr_fits(&a->hop_to, ipv4_end - 14)))
 					return fr_up(skb,
 						     fr_unfit(&a->hop_to, reason_relay_no_route));
-				return relay_udp_send(skb, data, ipv4_end, partial, a);
+				return relay_send(skb, data, ipv4_end, partial, a);
 			}
 		}
 	}
 
-	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
-	struct val_muted *m;
-	{
-		struct key_muted key __attribute__((aligned(8))) = {};
-
-		key.who = be16(&msg->id);
-		enum fr_found found = find_muted(&key, lease, 48, &m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			m = NULL;
-	}
-
-	return relay_udp_rest(skb, data, lease, ipv4_end, m);
-}
-
-SEC("tc") int prog_relay(struct __sk_buff *skb)
-{
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 45);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* relay: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_relay_inactive);
-
-	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_relay_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_relay_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_relay_link_broadcast);
-		return fr_up(skb, reason_relay_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_relay_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_relay_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_relay_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_relay_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_relay_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_relay_ipv4_total_length);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
-		return fr_up(skb, reason_relay_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_relay_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_relay_not_udp);
-
-	return relay_udp(skb, data, data_end, lease, ipv4_end);
+	return relay_rest(skb, data, lease, ipv4_end);
 }
 
 /*
@@ -932,42 +943,6 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *data_end,
-				      __u64 ipv4_end)
-{
-	struct hdr_udp *udp = data + 34;
-	struct hdr_msg *msg = data + 42;
-
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > ipv4_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_spread_udp_length);
-
-	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (45ULL > udp_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return spread_fan1(skb, data, ipv4_end);
-}
-
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	const struct fr_lease *lease = fr_the_lease();
@@ -977,7 +952,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_msg *msg = data + 42;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
@@ -999,34 +974,27 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_spread_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_spread_not_udp);
+	__u64 ipv4_end;
+	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, reason_spread_truncated -
+		       reason_relay_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, reason_spread_truncated -
+		      reason_relay_truncated))
+		return TC_ACT_UNSPEC;
 
-	return spread_udp(skb, data, data_end, ipv4_end);
+	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (45ULL > udp_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_gso_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+		return fr_up(skb, reason_spread_partial_checksum);
+	return spread_fan1(skb, data, ipv4_end);
 }

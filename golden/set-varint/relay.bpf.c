@@ -113,6 +113,27 @@ enum {
 	reason_change_udp_checksum, reason_change_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
 					    __u64 stream_id_2, __u64 stream_id_end,
 					    void *at_stream_id_end, __u64 stream_offset_size,
@@ -297,7 +318,6 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_stream *stream = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -330,17 +350,9 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -464,32 +476,15 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 
 static __always_inline int
 change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end,
+		 void *at_stream_id_end, __u64 stream_offset_present, __u64 stream_offset_size,
+		 __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = data + 62;
 	struct hdr_udp *udp = data + 54;
 
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_change_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -551,8 +546,8 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
+	void *at_stream_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_stream *stream = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -575,17 +570,9 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -601,9 +588,28 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!stream_id_size)
 		return fr_up(skb, reason_change_truncated);
 	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_change_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
 
 	return change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				stream_id_end);
+				stream_id_end, at_stream_id_end, stream_offset_present,
+				stream_offset_size, stream_offset);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)

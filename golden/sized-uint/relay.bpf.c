@@ -150,6 +150,27 @@ enum {
 	reason_change_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int change_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -322,11 +343,6 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_short *v_short = data + 42;
 
-	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
-	if (short_pn >= 240 && short_pn <= 255) { /* rule */
-		return fr_drop(skb->len, reason_change_high);
-	}
-
 	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
 	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) { /* rule */
 		{
@@ -417,27 +433,15 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 
 static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, __u64 short_pn_end)
+					    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+					    __u64 short_wide_present)
 {
-	void *at_short_pn_end;
 	void *at_short_wide_end;
 	void *at_short_small_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_udp *udp = data + 34;
 
-	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
-	if (at_short_pn_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (short_pn_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-	__u64 short_pn;
-	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
-		     &short_pn))
-		return fr_up(skb, reason_change_truncated);
-
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	__u64 short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
 	__u64 short_wide_size;
 	if (short_wide_present) { /* wide */
 		short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
@@ -488,6 +492,11 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 	if (be16(&udp->dst_port) != 0x1151)
 		return fr_up(skb, reason_change_no_match);
 
+	/* {match: "short.pn": >=0xF0 & <=0xFF, do: [{drop: "high"}]}, */
+	if (short_pn >= 240 && short_pn <= 255) { /* rule */
+		return fr_drop(skb->len, reason_change_high);
+	}
+
 	return change_ipv4_rest_2(skb, data, lease, short_pn_size, short_pn_end, short_pn,
 				  short_wide_present, short_wide_size, short_wide, short_small_end);
 }
@@ -495,8 +504,8 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
+	void *at_short_pn_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_short *v_short = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -529,17 +538,9 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
 	if ((void *)(v_short + 1) > data_end)
@@ -550,8 +551,21 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	if (short_pn_size > 4)
 		return fr_up(skb, reason_change_short_pn);
 	__u64 short_pn_end = fr_forget(skb, 47ULL + short_pn_size);
+	at_short_pn_end = fr_pin(data + fr_bound(short_pn_end, 0x3f));
+	if (at_short_pn_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (short_pn_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+	__u64 short_pn;
+	if (!fr_uint(fr_pin(data + fr_bound((short_pn_end - 4), 0x3f)), data_end, 4, short_pn_size,
+		     &short_pn))
+		return fr_up(skb, reason_change_truncated);
 
-	return change_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end);
+	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
+	__u64 short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
+
+	return change_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
+				short_pn, short_wide_present);
 }
 
 static __always_inline int change_ipv6_send(struct __sk_buff *skb)
@@ -721,6 +735,36 @@ static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int change_ipv6_rest_3(struct __sk_buff *skb, void *data,
+					      const struct fr_lease *lease, __u64 short_pn_size,
+					      __u64 short_pn, __u64 short_small_end)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* lookup: n: numbers: ["short.pn"] */
+	struct val_numbers *n;
+	{
+		struct key_numbers key __attribute__((aligned(8))) = {};
+
+		key.pn = short_pn;
+		enum fr_found found = find_numbers(&key, lease, 32, &n);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_change_no_numbers,
+						reason_change_changing));
+	}
+
+	/* do: [{set: "short.pn": "n.other"}, "pass"] */
+	if (n->other > fr_room(short_pn_size))
+		return fr_up(skb, reason_change_unfit_short_pn);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_change_udp_checksum);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= short_small_end))
+		return fr_up(skb, reason_change_partial_checksum);
+	return change_ipv6_send_4(skb, data, short_pn_size, short_pn, partial, n);
+}
+
 static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 					      const struct fr_lease *lease, __u64 short_pn_size,
 					      __u64 short_pn_end, __u64 short_pn,
@@ -787,28 +831,7 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	/* lookup: n: numbers: ["short.pn"] */
-	struct val_numbers *n_3;
-	{
-		struct key_numbers key __attribute__((aligned(8))) = {};
-
-		key.pn = short_pn;
-		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_change_no_numbers,
-						reason_change_changing));
-	}
-
-	/* do: [{set: "short.pn": "n.other"}, "pass"] */
-	if (n_3->other > fr_room(short_pn_size))
-		return fr_up(skb, reason_change_unfit_short_pn);
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_change_udp_checksum);
-	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == 0x36003c || (partial_3 >> 16) >= short_small_end))
-		return fr_up(skb, reason_change_partial_checksum);
-	return change_ipv6_send_4(skb, data, short_pn_size, short_pn, partial_3, n_3);
+	return change_ipv6_rest_3(skb, data, lease, short_pn_size, short_pn, short_small_end);
 }
 
 static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -892,7 +915,6 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 {
 	void *at_short_pn_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -915,17 +937,9 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_change_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_change_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_change_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
 	if ((void *)(v_short + 1) > data_end)

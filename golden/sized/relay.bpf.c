@@ -77,6 +77,45 @@ enum {
 	reason_filter_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_named(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_named *named = data + at;
+
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((at + sizeof(*named)) > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+	__u64 named_id_size = be8(&named->id_length);
+	if (named_id_size > 20)
+		return fr_up(skb, reason_filter_named_id);
+	__u64 named_id_end = fr_forget(skb, (at + sizeof(*named)) + named_id_size);
+
+	*end = named_id_end;
+	return 0;
+}
+
 static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -106,56 +145,13 @@ static __always_inline int filter_ipv4_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 named_id_end)
+static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_named_2 *named;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_named *named_2 = data + 42;
-
-	/* {name: "id", bytes: "id_length", max: 20}, */
-	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
-	if (at_named_id_end > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (named_id_end > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
-	/* headers: named: fields: [ */
-	named = at_named_id_end;
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((named_id_end + 1) > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_filter_gso_packet);
-
-	/* when: "udp.dst_port == 7000" */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_filter_no_match);
-
-	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
-	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
-		fr_named_add(0, 1);
-		return filter_ipv4_send(skb, data);
-	}
-
-	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
-	if (be8(&named_2->id_length) > 8) { /* rule */
-		return fr_drop(skb->len, reason_filter_long);
-	}
-
-	/* {do: ["pass"]}, */
-	return filter_ipv4_send_2(skb);
-}
-
-static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_named *named = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -187,32 +183,49 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", bytes: "id_length", max: 20}, */
+	__u64 named_id_end;
+	if (check_named(skb, data, data_end, udp_end, 42, &named_id_end))
+		return TC_ACT_UNSPEC;
+	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
+	if (at_named_id_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (named_id_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* headers: named: fields: [ */
+	named = at_named_id_end;
 	if ((void *)(named + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
-	if (43ULL > udp_end)
+	if ((named_id_end + 1) > udp_end)
 		return fr_up(skb, reason_filter_truncated);
-	__u64 named_id_size = be8(&named->id_length);
-	if (named_id_size > 20)
-		return fr_up(skb, reason_filter_named_id);
-	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_filter_gso_packet);
 
-	return filter_ipv4_rest(skb, data, data_end, udp_end, named_id_end);
+	/* when: "udp.dst_port == 7000" */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
+	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
+		fr_named_add(0, 1);
+		return filter_ipv4_send(skb, data);
+	}
+
+	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
+	if (be8(&named_2->id_length) > 8) { /* rule */
+		return fr_drop(skb->len, reason_filter_long);
+	}
+
+	/* {do: ["pass"]}, */
+	return filter_ipv4_send_2(skb);
 }
 
-static __always_inline int filter_ipv6_named_send(struct __sk_buff *skb, void *data)
+static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
@@ -232,7 +245,7 @@ static __always_inline int filter_ipv6_named_send(struct __sk_buff *skb, void *d
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6_named_send_2(struct __sk_buff *skb)
+static __always_inline int filter_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -240,50 +253,13 @@ static __always_inline int filter_ipv6_named_send_2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int filter_ipv6_named(struct __sk_buff *skb, void *data, void *data_end,
-					     __u64 udp_end, __u64 named_id_end,
-					     void *at_named_id_end)
-{
-	struct hdr_named_2 *named = at_named_id_end;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_named *named_2 = data + 62;
-
-	/* headers: named: fields: [ */
-	named = at_named_id_end;
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((named_id_end + 1) > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_filter_gso_packet);
-
-	/* when: "udp.dst_port == 7000" */
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_filter_no_match);
-
-	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
-	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
-		fr_named_add(0, 1);
-		return filter_ipv6_named_send(skb, data);
-	}
-
-	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
-	if (be8(&named_2->id_length) > 8) { /* rule */
-		return fr_drop(skb->len, reason_filter_long);
-	}
-
-	/* {do: ["pass"]}, */
-	return filter_ipv6_named_send_2(skb);
-}
-
 static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_named_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_named_2 *named;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_named *named = data + 62;
+	struct hdr_named *named_2 = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -305,34 +281,46 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", bytes: "id_length", max: 20}, */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-	__u64 named_id_size = be8(&named->id_length);
-	if (named_id_size > 20)
-		return fr_up(skb, reason_filter_named_id);
-	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
+	__u64 named_id_end;
+	if (check_named(skb, data, data_end, udp_end, 62, &named_id_end))
+		return TC_ACT_UNSPEC;
 	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
 	if (at_named_id_end > data_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (named_id_end > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 
-	return filter_ipv6_named(skb, data, data_end, udp_end, named_id_end, at_named_id_end);
+	/* headers: named: fields: [ */
+	named = at_named_id_end;
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((named_id_end + 1) > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_filter_gso_packet);
+
+	/* when: "udp.dst_port == 7000" */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
+	if (be8(&named->kind) >= 1 && be8(&named->kind) <= 2) { /* rule */
+		fr_named_add(0, 1);
+		return filter_ipv6_send(skb, data);
+	}
+
+	/* {when: "named.id_length > 8", do: [{drop: "long"}]}, */
+	if (be8(&named_2->id_length) > 8) { /* rule */
+		return fr_drop(skb->len, reason_filter_long);
+	}
+
+	/* {do: ["pass"]}, */
+	return filter_ipv6_send_2(skb);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)

@@ -200,6 +200,29 @@ enum {
 	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_gate_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gate_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_gate_udp_length);
+	if (be16(&udp->dst_port) >= 0x4000)
+		return fr_up(skb, reason_gate_no_match);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int gate_ipv4_send(struct __sk_buff *skb, void *data)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -231,24 +254,11 @@ static __always_inline int gate_ipv4_send_2(struct __sk_buff *skb)
 
 static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
 					  const struct fr_lease *lease, struct val_blocked *b,
-					  struct val_ports *p)
+					  struct val_ports *p, struct val_recent *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 
 	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
-	struct val_recent *r;
-	{
-		struct key_recent key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_recent(&key, lease, 8, &r);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_gate_changing);
-		if (found == FR_MISSING)
-			r = NULL;
-	}
 	struct val_rates *rate;
 	{
 		struct key_rates key __attribute__((aligned(8))) = {};
@@ -322,21 +332,9 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_gate_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_gate_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_gate_udp_length);
-
-	/* when: "udp.dst_port < 16384" */
-	if (be16(&udp->dst_port) >= 0x4000)
-		return fr_up(skb, reason_gate_no_match);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
 	struct val_blocked *b;
@@ -356,8 +354,20 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb,
 				     fr_unfound(found, reason_gate_no_ports, reason_gate_changing));
 	}
+	struct val_recent *r;
+	{
+		struct key_recent key __attribute__((aligned(8))) = {};
 
-	return gate_ipv4_rest(skb, data, lease, b, p);
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		key.port = be16(&udp->src_port);
+		enum fr_found found = find_recent(&key, lease, 8, &r);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			r = NULL;
+	}
+
+	return gate_ipv4_rest(skb, data, lease, b, p, r);
 }
 
 static __always_inline int gate_ipv6_send(struct __sk_buff *skb, void *data)
@@ -458,21 +468,9 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_gate_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_gate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_gate_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_gate_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_gate_udp_length);
-
-	/* when: "udp.dst_port < 16384" */
-	if (be16(&udp->dst_port) >= 0x4000)
-		return fr_up(skb, reason_gate_no_match);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
 	struct val_blocked *b;

@@ -138,6 +138,29 @@ enum {
 	reason_reflect_ipv6_payload_length, reason_reflect_udp_checksum, reason_reflect_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_reflect_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_reflect_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_reflect_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_reflect_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_reflect_udp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_reflect_gso_packet);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct reflect_same1 {
 	__u32 kind0;
@@ -323,7 +346,6 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 static __always_inline int reflect_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_reflect_truncated);
@@ -355,21 +377,11 @@ static __always_inline int reflect_ipv4(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_reflect_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_reflect_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_reflect_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_reflect_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reflect_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_reflect_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reflect_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
@@ -559,7 +571,6 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 static __always_inline int reflect_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_reflect_truncated);
@@ -581,21 +592,11 @@ static __always_inline int reflect_ipv6(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_reflect_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_reflect_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_reflect_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_reflect_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_reflect_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_reflect_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_reflect_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))

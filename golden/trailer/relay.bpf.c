@@ -79,6 +79,65 @@ enum {
 	reason_open_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_open_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_open_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_open_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_open_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_open_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_open_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_open_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_open_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_open_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_open_multicast + of);
+		return fr_up(skb, reason_open_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_open_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_open_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_open_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_open_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_open_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_open_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int open_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -89,51 +148,14 @@ static __always_inline int open_ipv4_send(struct __sk_buff *skb)
 
 static __always_inline int open_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_sealed *sealed = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_open_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_open_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_open_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_open_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_open_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_open_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_open_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_open_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_open_multicast);
-		return fr_up(skb, reason_open_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "sealed"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_open_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_open_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_open_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_open_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* sealed: { */
 	if ((void *)(sealed + 1) > data_end)
@@ -152,12 +174,42 @@ static __always_inline int open_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (sealed_end < 64)
 		return fr_up(skb, reason_open_truncated);
 	__u64 sealed_payload_end = sealed_end - 16;
+
+	/* stack: ["eth", "ip", "udp", "sealed"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_open_gso_packet);
 
 	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
 	fr_named_add(0, sealed_payload_end - 48);
 	return open_ipv4_send(skb);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_open_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_open_ipv6_version + of);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_open_mapped_address + of);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_open_ipv6_payload_length + of);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_open_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_open_multicast + of);
+		return fr_up(skb, reason_open_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_open_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int open_ipv6_send(struct __sk_buff *skb)
@@ -170,41 +222,14 @@ static __always_inline int open_ipv6_send(struct __sk_buff *skb)
 
 static __always_inline int open_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_sealed *sealed = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_open_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_open_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_open_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_open_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_open_multicast);
-		return fr_up(skb, reason_open_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "sealed"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_open_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_open_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_open_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_open_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_open_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* sealed: { */
 	if ((void *)(sealed + 1) > data_end)
@@ -223,6 +248,8 @@ static __always_inline int open_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (sealed_end < 84)
 		return fr_up(skb, reason_open_truncated);
 	__u64 sealed_payload_end = sealed_end - 16;
+
+	/* stack: ["eth", "ip", "udp", "sealed"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_open_gso_packet);
 
@@ -285,6 +312,25 @@ enum {
 	reason_echo_not_ip,
 };
 
+static __always_inline int check_ping(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 udp_end, const __u32 at)
+{
+	struct hdr_ping *ping = data + at;
+
+	if ((void *)(ping + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if ((at + sizeof(*ping)) > udp_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (be8(&ping->kind) != 9)
+		return fr_up(skb, reason_echo_ping_kind);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_echo_gso_packet);
+	if ((at + sizeof(*ping)) != udp_end)
+		return fr_up(skb, reason_echo_ping_trailing);
+
+	return 0;
+}
+
 static __always_inline int echo_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -295,65 +341,18 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb)
 
 static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ping *ping = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_echo_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_echo_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_echo_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_echo_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_echo_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_echo_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_echo_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_echo_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_echo_multicast);
-		return fr_up(skb, reason_echo_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "ping"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_echo_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_echo_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_echo_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_echo_truncated -
+		       reason_open_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_echo_truncated -
+		      reason_open_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* ping: { */
-	if ((void *)(ping + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (51ULL > udp_end)
-		return fr_up(skb, reason_echo_truncated);
-
-	/* fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
-	if (be8(&ping->kind) != 9)
-		return fr_up(skb, reason_echo_ping_kind);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_echo_gso_packet);
-	if (51ULL != udp_end)
-		return fr_up(skb, reason_echo_ping_trailing);
+	if (check_ping(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);
@@ -370,55 +369,18 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb)
 
 static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ping *ping = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_echo_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_echo_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_echo_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_echo_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_echo_multicast);
-		return fr_up(skb, reason_echo_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "ping"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_echo_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_echo_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_echo_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_echo_truncated -
+		       reason_open_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_echo_truncated -
+		      reason_open_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* ping: { */
-	if ((void *)(ping + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (71ULL > udp_end)
-		return fr_up(skb, reason_echo_truncated);
-
-	/* fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
-	if (be8(&ping->kind) != 9)
-		return fr_up(skb, reason_echo_ping_kind);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_echo_gso_packet);
-	if (71ULL != udp_end)
-		return fr_up(skb, reason_echo_ping_trailing);
+	if (check_ping(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{count: "pings"}, "pass"] */
 	fr_named_add(1, 1);

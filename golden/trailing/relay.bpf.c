@@ -172,6 +172,65 @@ enum {
 	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_echo_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_echo_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_echo_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_echo_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_echo_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_echo_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_echo_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_echo_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_echo_multicast + of);
+		return fr_up(skb, reason_echo_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_echo_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_echo_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_echo_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_echo_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					  __u64 partial, struct fr_hop *hop_1,
 					  struct bpf_fib_lookup *fib_1)
@@ -250,50 +309,15 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_echo_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_echo_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_echo_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_echo_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_echo_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_echo_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_echo_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_echo_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_echo_multicast);
-		return fr_up(skb, reason_echo_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_echo_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_echo_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_echo_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) { /* rule */
@@ -323,6 +347,34 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 
 	/* echo: { */
 	return fr_up(skb, reason_echo_no_rule);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_echo_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_echo_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_echo_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_echo_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_echo_multicast + of);
+		return fr_up(skb, reason_echo_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_echo_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -400,40 +452,15 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_echo_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_echo_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_echo_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_echo_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_echo_multicast);
-		return fr_up(skb, reason_echo_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_echo_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_echo_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_echo_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_echo_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_echo_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) { /* rule */
@@ -759,6 +786,29 @@ enum {
 	reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_spread_udp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_gso_packet);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct spread_same1 {
 	__u32 kind0;
@@ -922,54 +972,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 
 static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_spread_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
+		       reason_echo_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
@@ -1141,44 +1152,16 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_spread_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_spread_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_spread_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_spread_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_spread_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
+		       reason_echo_truncated, reason_spread_ipv6_version -
+		       reason_echo_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_gso_packet);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))

@@ -72,6 +72,27 @@ enum {
 	reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int filter_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -155,7 +176,6 @@ static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, v
 static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_stream *stream = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -188,17 +208,9 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -227,33 +239,15 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end)
+					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end,
+					    __u64 stream_offset_size, __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 62;
 	struct hdr_udp *udp = data + 54;
 
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_filter_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -300,8 +294,8 @@ static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, v
 
 static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
+	void *at_stream_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_stream *stream = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -324,17 +318,9 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_filter_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_filter_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
 	if ((void *)(stream + 1) > data_end)
@@ -350,8 +336,27 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	if (!stream_id_size)
 		return fr_up(skb, reason_filter_truncated);
 	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
 
-	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_filter_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+
+	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end,
+				stream_offset_size, stream_offset);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
