@@ -136,6 +136,27 @@ enum {
 	reason_wrap_mapped_address, reason_wrap_ipv6_payload_length, reason_wrap_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_wrap_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
 					  struct val_by_ssrc *s, const __u32 headers_len,
 					  const int how, struct fr_csum udp_csum, __u64 ip_sum,
@@ -329,7 +350,6 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_rtcp *rtcp = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -362,17 +382,9 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* rtcp: fields: [ */
 	if ((void *)(rtcp + 1) > data_end)
@@ -466,7 +478,7 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 	return wrap_send_ipv4(skb, now, payload_len, s, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
 			      eth_type_to_ecn, bpf_htons(0x4011));
 }
@@ -475,7 +487,6 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_rtcp *rtcp = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -498,17 +509,9 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_wrap_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* rtcp: fields: [ */
 	if ((void *)(rtcp + 1) > data_end)

@@ -124,6 +124,82 @@ enum {
 	reason_forward_not_vlan,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_unit(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 udp_end, const __u32 at)
+{
+	struct hdr_unit *unit = data + at;
+
+	if ((void *)(unit + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((at + sizeof(*unit)) > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be8(&unit->version) != 1)
+		return fr_up(skb, reason_forward_unit_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_gso_packet);
+
+	return 0;
+}
+
 static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
 	__u64 ip_end, struct val_ways *w)
 {
@@ -170,62 +246,17 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_unit *unit = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (46ULL > udp_end)
-		return fr_up(skb, reason_forward_truncated);
-
-	/* {name: "version", bits: 8, is: 1}, */
-	if (be8(&unit->version) != 1)
-		return fr_up(skb, reason_forward_unit_version);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+	if (check_unit(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -248,6 +279,34 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	if (unlikely(!fr_fits(&w->way.hop, ip_end - 14)))
 		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
 	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, w);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
@@ -292,52 +351,17 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_unit *unit = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (66ULL > udp_end)
-		return fr_up(skb, reason_forward_truncated);
-
-	/* {name: "version", bits: 8, is: 1}, */
-	if (be8(&unit->version) != 1)
-		return fr_up(skb, reason_forward_unit_version);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+	if (check_unit(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -417,62 +441,17 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 					     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
-	struct hdr_udp *udp = data + 38;
-	struct hdr_unit *unit = data + 46;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	__u64 ip_end = 18ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (46ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 38ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 18, &ip_end))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 38, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (50ULL > udp_end)
-		return fr_up(skb, reason_forward_truncated);
-
-	/* {name: "version", bits: 8, is: 1}, */
-	if (be8(&unit->version) != 1)
-		return fr_up(skb, reason_forward_unit_version);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+	if (check_unit(skb, data, data_end, udp_end, 46))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -537,52 +516,17 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 					     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
-	struct hdr_udp *udp = data + 58;
-	struct hdr_unit *unit = data + 66;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = 58ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (66ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 58ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 18, &ip_end))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 58, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (70ULL > udp_end)
-		return fr_up(skb, reason_forward_truncated);
-
-	/* {name: "version", bits: 8, is: 1}, */
-	if (be8(&unit->version) != 1)
-		return fr_up(skb, reason_forward_unit_version);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_forward_gso_packet);
+	if (check_unit(skb, data, data_end, udp_end, 66))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;

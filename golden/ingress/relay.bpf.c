@@ -165,6 +165,46 @@ enum {
 	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_route_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_route_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_route_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_route_udp_length);
+	if (be16(&udp->dst_port) != 0x1770)
+		return fr_up(skb, reason_route_not_tag);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_tag(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at)
+{
+	struct hdr_tag *tag = data + at;
+
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if ((at + sizeof(*tag)) > udp_end)
+		return fr_up(skb, reason_route_truncated);
+	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
+		return fr_up(skb, reason_route_tag_checksum);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_route_gso_packet);
+
+	return 0;
+}
+
 static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					   struct val_ways *way)
 {
@@ -205,7 +245,6 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = data + 42;
 
 	if ((void *)(ipv4 + 1) > data_end)
@@ -238,31 +277,13 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_route_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_route_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_route_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_route_udp_length);
-	if (be16(&udp->dst_port) != 0x1770)
-		return fr_up(skb, reason_route_not_tag);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: tag: { */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if (50ULL > udp_end)
-		return fr_up(skb, reason_route_truncated);
-
-	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
-	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
-		return fr_up(skb, reason_route_tag_checksum);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_route_gso_packet);
+	if (check_tag(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
@@ -323,7 +344,6 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_tag *tag = data + 62;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -346,31 +366,13 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_route_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_route_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_route_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_route_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_route_udp_length);
-	if (be16(&udp->dst_port) != 0x1770)
-		return fr_up(skb, reason_route_not_tag);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* headers: tag: { */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if (70ULL > udp_end)
-		return fr_up(skb, reason_route_truncated);
-
-	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
-	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
-		return fr_up(skb, reason_route_tag_checksum);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_route_gso_packet);
+	if (check_tag(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
@@ -689,6 +691,27 @@ enum {
 	reason_listen_not_ip,
 };
 
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_listen_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_listen_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_listen_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_listen_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_listen_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					    __u64 partial, struct fr_hop *hop_1,
 					    struct bpf_fib_lookup *fib_1)
@@ -957,17 +980,9 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_listen_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_listen_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_listen_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_listen_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_listen_udp_length);
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) { /* rule */
@@ -1250,17 +1265,9 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_listen_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_listen_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_listen_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_listen_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_listen_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_listen_udp_length);
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 1) { /* rule */

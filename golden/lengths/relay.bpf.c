@@ -149,6 +149,27 @@ enum {
 	reason_by_id_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_by_id_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_by_id_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_by_id_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_by_id_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_by_id_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *data,
 						__u64 payload_len, __u64 partial,
 						struct val_flows *f)
@@ -644,6 +665,23 @@ static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, void *data, __u
 	return by_id_ipv4_id4_send_ipv6(skb, data, payload_len, partial, f);
 }
 
+static __always_inline int check_id0(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at)
+{
+	struct hdr_id0 *id0 = data + at;
+
+	if ((void *)(id0 + 1) > data_end)
+		return fr_up(skb, reason_by_id_truncated);
+	if ((at + sizeof(*id0)) > udp_end)
+		return fr_up(skb, reason_by_id_truncated);
+	if ((be8(&id0->long_flags) >> 7) != 0)
+		return fr_up(skb, reason_by_id_long_header);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_by_id_gso_packet);
+
+	return 0;
+}
+
 static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data, __u64 payload_len,
 					       __u64 partial, struct val_flows *f)
 {
@@ -779,23 +817,12 @@ static __always_inline int by_id_ipv4_id0_send_ipv6(struct __sk_buff *skb, void 
 static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_id0 *id0 = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
 	/* id0: fields: front */
-	if ((void *)(id0 + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_by_id_truncated);
-
-	/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"}, {name: "flags",... */
-	if ((be8(&id0->long_flags) >> 7) != 0)
-		return fr_up(skb, reason_by_id_long_header);
-
-	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_by_id_gso_packet);
+	if (check_id0(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, pick(id4, 4, 0)))", "pic... */
 	struct val_flows *f;
@@ -919,8 +946,8 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_id12 *id12 = data + 42;
+	struct hdr_udp *udp = data + 34;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_by_id_truncated);
@@ -952,17 +979,9 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_by_id_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_by_id_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_by_id_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_by_id_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
 	struct val_flows *f;
@@ -1634,23 +1653,12 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_id0 *id0 = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
 	/* id0: fields: front */
-	if ((void *)(id0 + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_by_id_truncated);
-
-	/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"}, {name: "flags",... */
-	if ((be8(&id0->long_flags) >> 7) != 0)
-		return fr_up(skb, reason_by_id_long_header);
-
-	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_by_id_gso_packet);
+	if (check_id0(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, pick(id4, 4, 0)))", "pic... */
 	struct val_flows *f;
@@ -1774,8 +1782,8 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_id12 *id12 = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_by_id_truncated);
@@ -1797,17 +1805,9 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_by_id_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_by_id_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_by_id_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_by_id_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* id12: fields: [front[0], front[1], {name: "id", bits: 64}, {name: "more", bits: 32}] */
 	struct val_flows *f;

@@ -201,6 +201,82 @@ enum {
 	reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_renumber_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_renumber_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_renumber_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_renumber_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_renumber_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_renumber_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_renumber_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_renumber_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_renumber_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_renumber_multicast + of);
+		return fr_up(skb, reason_renumber_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_renumber_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_renumber_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_renumber_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_renumber_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_renumber_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_renumber_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at)
+{
+	struct hdr_msg *msg = data + at;
+
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_renumber_truncated);
+	if ((at + sizeof(*msg)) > udp_end)
+		return fr_up(skb, reason_renumber_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_renumber_gso_packet);
+	if (be8(&msg->kind) != 1)
+		return fr_up(skb, reason_renumber_no_match);
+
+	return 0;
+}
+
 static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					      __u64 length, __u64 limit, __u64 peers, __u64 sent,
 					      __u64 renumber, __u64 partial, struct val_peers *p)
@@ -385,11 +461,36 @@ static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 udp_end, struct val_peers *p)
+static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					 const struct fr_lease *lease)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_msg *msg = data + 42;
 	struct hdr_udp *udp = data + 34;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
+	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
+	if (check_msg(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
+
+	/* lookup: p: peers: ["ip.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.who, ld32(ipv4->src));
+		enum fr_found found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_renumber_no_peers,
+						reason_renumber_changing));
+	}
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
@@ -431,81 +532,32 @@ static __always_inline int renumber_ipv4_rest(struct __sk_buff *skb, void *data,
 				       partial_2, p);
 }
 
-static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_msg *msg = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_renumber_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_renumber_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_renumber_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_renumber_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_renumber_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_renumber_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_renumber_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_renumber_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_renumber_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_renumber_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_renumber_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_renumber_multicast);
-		return fr_up(skb, reason_renumber_martian_destination);
+		return fr_up(skb, reason_renumber_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_renumber_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_renumber_multicast + of);
+		return fr_up(skb, reason_renumber_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_renumber_not_udp + of);
 
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_renumber_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_renumber_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_renumber_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_renumber_udp_length);
-
-	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (47ULL > udp_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_renumber_gso_packet);
-
-	/* match: "msg.kind": 1 */
-	if (be8(&msg->kind) != 1)
-		return fr_up(skb, reason_renumber_no_match);
-
-	/* lookup: p: peers: ["ip.src"] */
-	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.who, ld32(ipv4->src));
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_renumber_no_peers,
-						reason_renumber_changing));
-	}
-
-	return renumber_ipv4_rest(skb, data, ip_end, udp_end, p);
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -693,14 +745,43 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int renumber_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 udp_end, __u64 kind, __u64 length, __u64 limit,
-					      struct val_peers *p)
+static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					 const struct fr_lease *lease)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_msg *msg = data + 62;
 	struct hdr_udp *udp = data + 54;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
+	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
+	if (check_msg(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
+
+	/* lookup: p: peers: ["ip.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.who, ipv6->src, 0);
+		enum fr_found found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_renumber_no_peers,
+						reason_renumber_changing));
+	}
+
+	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
+	__u64 kind = be8(&msg->kind) + 1;
+	__u64 length = udp_end - 62;
+
 	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
+	__u64 limit = set_limit;
 	__u64 peers = p->number;
 	__u64 sent = be32(&msg->number);
 	__u64 renumber = kind & 255;
@@ -736,80 +817,6 @@ static __always_inline int renumber_ipv6_rest(struct __sk_buff *skb, void *data,
 	fr_named_add(0, 1);
 	return renumber_ipv6_send_ipv4(skb, data, length, limit, peers, sent, renumber, payload_len,
 				       partial_2, p);
-}
-
-static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_msg *msg = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_renumber_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_renumber_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_renumber_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_renumber_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_renumber_multicast);
-		return fr_up(skb, reason_renumber_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_renumber_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_renumber_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_renumber_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_renumber_udp_length);
-
-	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (67ULL > udp_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_renumber_gso_packet);
-
-	/* match: "msg.kind": 1 */
-	if (be8(&msg->kind) != 1)
-		return fr_up(skb, reason_renumber_no_match);
-
-	/* lookup: p: peers: ["ip.src"] */
-	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.who, ipv6->src, 0);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_renumber_no_peers,
-						reason_renumber_changing));
-	}
-
-	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
-	__u64 kind = be8(&msg->kind) + 1;
-	__u64 length = udp_end - 62;
-
-	/* {let: {limit: "setting.limit", peers: "p.number", sent: "msg.number", renumber: "lo... */
-	__u64 limit = set_limit;
-
-	return renumber_ipv6_rest(skb, data, ip_end, udp_end, kind, length, limit, p);
 }
 
 SEC("tc") int prog_renumber(struct __sk_buff *skb)
@@ -1048,57 +1055,24 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 
 static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 	struct hdr_msg *msg = data + 42;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
+		       reason_renumber_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_tap_truncated -
+		      reason_renumber_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
 	if ((void *)(msg + 1) > data_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (47ULL > udp_end)
 		return fr_up(skb, reason_tap_truncated);
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 
@@ -1297,47 +1271,25 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 
 static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_tap_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_tap_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tap_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tap_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
+		       reason_renumber_truncated, reason_tap_ipv6_version -
+		       reason_renumber_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_tap_truncated -
+		      reason_renumber_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
 	if ((void *)(msg + 1) > data_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (67ULL > udp_end)
 		return fr_up(skb, reason_tap_truncated);
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 

@@ -120,6 +120,27 @@ enum {
 	reason_relay_ipv6_payload_length, reason_relay_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_relay_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_relay_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_relay_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_relay_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
 					   __u64 partial, struct val_peers *p)
 {
@@ -273,17 +294,9 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (28ULL > ip_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
-	__u64 udp_end = 20ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_relay_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
@@ -471,17 +484,9 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (48ULL > ip_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_relay_udp_length);
-	__u64 udp_end = 40ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_relay_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_relay_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;

@@ -163,6 +163,25 @@ enum {
 	reason_decapsulate_unreachable, reason_decapsulate_blackhole, reason_decapsulate_prohibit,
 };
 
+static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at, __u64 *end, const __u32 of,
+				     const __u32 of_2)
+{
+	struct hdr_tun *tun = data + at;
+
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_decapsulate_truncated + of);
+	if ((at + sizeof(*tun)) > udp_end)
+		return fr_up(skb, reason_decapsulate_truncated + of);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_decapsulate_tun_options + of_2);
+	__u64 tun_options_end = fr_forget(skb, (at + sizeof(*tun)) + tun_options_size);
+
+	*end = tun_options_end;
+	return 0;
+}
+
 static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
 						    __u64 tun_options_end, void *at_tun_options_end,
 						    __u64 payload_len, __u64 partial,
@@ -300,7 +319,6 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 {
 	void *at_tun_options_end;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_tun *tun = data + 42;
 	struct hdr_ipv4 *ipv4;
 
 	if ((void *)(udp + 1) > data_end)
@@ -316,14 +334,9 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_decapsulate_udp_length);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_decapsulate_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
+	__u64 tun_options_end;
+	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
 	if (at_tun_options_end > data_end)
 		return fr_up(skb, reason_decapsulate_truncated);
@@ -444,6 +457,65 @@ enum {
 	reason_strip_udp_checksum, reason_strip_ipv6_version, reason_strip_mapped_address,
 	reason_strip_ipv6_payload_length, reason_strip_not_ip,
 };
+
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_strip_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_strip_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_strip_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_strip_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_strip_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_strip_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_strip_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_strip_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_strip_multicast + of);
+		return fr_up(skb, reason_strip_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_strip_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_strip_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_strip_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_strip_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_strip_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
 
 static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
 					   void *at_tun_options_end, __u64 payload_len,
@@ -639,15 +711,26 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 udp_end,
-					   __u64 tun_options_end)
+static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
 	void *at_tun_options_end;
 	struct hdr_flow *flow;
 	struct hdr_udp *udp = data + 34;
 
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	__u64 tun_options_end;
+	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end, reason_strip_truncated -
+		      reason_decapsulate_truncated, reason_strip_tun_options -
+		      reason_decapsulate_tun_options))
+		return TC_ACT_UNSPEC;
 	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
 	if (at_tun_options_end > data_end)
 		return fr_up(skb, reason_strip_truncated);
@@ -701,72 +784,37 @@ static __always_inline int strip_ipv4_rest(struct __sk_buff *skb, void *data, vo
 				    partial, p);
 }
 
-static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tun *tun = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_strip_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_strip_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_strip_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_strip_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_strip_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_strip_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_strip_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (ip_end > skb->len)
-		return fr_up(skb, reason_strip_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_strip_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_strip_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_strip_multicast);
-		return fr_up(skb, reason_strip_martian_destination);
+		return fr_up(skb, reason_strip_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_strip_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_strip_multicast + of);
+		return fr_up(skb, reason_strip_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_strip_not_udp + of);
 
-	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_strip_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_strip_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_strip_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_strip_udp_length);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_strip_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_strip_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
-
-	return strip_ipv4_rest(skb, data, data_end, lease, udp_end, tun_options_end);
+	*end = ip_end;
+	return 0;
 }
 
-static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *data,
-						__u64 tun_options_end, void *at_tun_options_end,
-						__u64 payload_len, __u64 partial,
-						struct val_peers *p)
+static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
+					   void *at_tun_options_end, __u64 payload_len,
+					   __u64 partial, struct val_peers *p)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -858,10 +906,10 @@ static __always_inline int strip_ipv6_flow_send(struct __sk_buff *skb, void *dat
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void *data,
-						     __u64 tun_options_end,
-						     void *at_tun_options_end, __u64 payload_len,
-						     __u64 partial, struct val_peers *p)
+static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
+						__u64 tun_options_end, void *at_tun_options_end,
+						__u64 payload_len, __u64 partial,
+						struct val_peers *p)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_flow *flow = at_tun_options_end;
@@ -957,12 +1005,31 @@ static __always_inline int strip_ipv6_flow_send_ipv4(struct __sk_buff *skb, void
 	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int strip_ipv6_flow(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 udp_end,
-					   __u64 tun_options_end, void *at_tun_options_end)
+static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const struct fr_lease *lease)
 {
-	struct hdr_flow *flow = at_tun_options_end;
+	void *at_tun_options_end;
+	struct hdr_flow *flow;
 	struct hdr_udp *udp = data + 54;
+
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	__u64 tun_options_end;
+	if (check_tun(skb, data, data_end, udp_end, 62, &tun_options_end, reason_strip_truncated -
+		      reason_decapsulate_truncated, reason_strip_tun_options -
+		      reason_decapsulate_tun_options))
+		return TC_ACT_UNSPEC;
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_strip_truncated);
 
 	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
 	flow = at_tun_options_end;
@@ -1002,72 +1069,13 @@ static __always_inline int strip_ipv6_flow(struct __sk_buff *skb, void *data, vo
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		if (unlikely(!fr_fits(&p->hop_remote, 54ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
-		return strip_ipv6_flow_send(skb, data, tun_options_end, at_tun_options_end,
-					    payload_len, partial, p);
+		return strip_ipv6_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
+				       partial, p);
 	}
 	if (unlikely(!fr_fits(&p->hop_remote, 34ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&p->hop_remote, reason_strip_no_route));
-	return strip_ipv6_flow_send_ipv4(skb, data, tun_options_end, at_tun_options_end,
-					 payload_len, partial, p);
-}
-
-static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease)
-{
-	void *at_tun_options_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_tun *tun = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_strip_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_strip_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_strip_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_strip_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_strip_multicast);
-		return fr_up(skb, reason_strip_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_strip_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_strip_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_strip_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_strip_udp_length);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_strip_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_strip_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 63ULL + tun_options_size);
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_strip_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_strip_truncated);
-
-	return strip_ipv6_flow(skb, data, data_end, lease, udp_end, tun_options_end,
-			       at_tun_options_end);
+	return strip_ipv6_send_ipv4(skb, data, tun_options_end, at_tun_options_end, payload_len,
+				    partial, p);
 }
 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
@@ -1190,26 +1198,42 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int last_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					  __u64 udp_end, __u64 tun_options_size,
-					  __u64 tun_options_end)
+static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_tun_options_end;
 	void *at_more_options_end;
-	struct hdr_tun *tun;
+	struct hdr_tun *tun = data + 42;
+	struct hdr_tun *tun_2;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_last_truncated -
+		       reason_strip_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_last_truncated -
+		      reason_strip_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_last_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
 	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
 	if (at_tun_options_end > data_end)
 		return fr_up(skb, reason_last_truncated);
 	if (tun_options_end > udp_end)
 		return fr_up(skb, reason_last_truncated);
-	tun = at_tun_options_end;
-	if ((void *)(tun + 1) > data_end)
+	tun_2 = at_tun_options_end;
+	if ((void *)(tun_2 + 1) > data_end)
 		return fr_up(skb, reason_last_truncated);
 	if ((tun_options_end + 1) > udp_end)
 		return fr_up(skb, reason_last_truncated);
-	__u64 more_options_size = be8(&tun->n);
+	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
 		return fr_up(skb, reason_last_tun_options);
 	__u64 more_options_end = fr_forget(skb, tun_options_end + 1 + more_options_size);
@@ -1235,70 +1259,9 @@ static __always_inline int last_ipv4_rest(struct __sk_buff *skb, void *data, voi
 			      payload_len, partial);
 }
 
-static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *data_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_tun *tun = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_last_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_last_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_last_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_last_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_last_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_last_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_last_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_last_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_last_multicast);
-		return fr_up(skb, reason_last_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_last_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_last_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_last_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_last_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_last_udp_length);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_last_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_last_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
-
-	return last_ipv4_rest(skb, data, data_end, udp_end, tun_options_size, tun_options_end);
-}
-
-static __always_inline int
-last_ipv6_tun_send(struct __sk_buff *skb, void *data, __u64 tun_options_size, __u64 tun_options_end,
-		   __u64 more_options_end, __u64 payload_len, __u64 partial)
+static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u64 tun_options_size,
+					  __u64 tun_options_end, __u64 more_options_end,
+					  __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_tun *tun = data + 62;
@@ -1356,21 +1319,44 @@ last_ipv6_tun_send(struct __sk_buff *skb, void *data, __u64 tun_options_size, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int last_ipv6_tun(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 tun_options_size,
-					 __u64 tun_options_end, void *at_tun_options_end)
+static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
+	void *at_tun_options_end;
 	void *at_more_options_end;
-	struct hdr_tun *tun = at_tun_options_end;
+	struct hdr_tun *tun = data + 62;
+	struct hdr_tun *tun_2;
 	struct hdr_udp *udp = data + 54;
 
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_last_truncated -
+		       reason_strip_truncated, reason_last_ipv6_version -
+		       reason_strip_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_last_truncated -
+		      reason_strip_truncated))
+		return TC_ACT_UNSPEC;
+
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	tun = at_tun_options_end;
 	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_last_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 63ULL + tun_options_size);
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	tun_2 = at_tun_options_end;
+	if ((void *)(tun_2 + 1) > data_end)
 		return fr_up(skb, reason_last_truncated);
 	if ((tun_options_end + 1) > udp_end)
 		return fr_up(skb, reason_last_truncated);
-	__u64 more_options_size = be8(&tun->n);
+	__u64 more_options_size = be8(&tun_2->n);
 	if (more_options_size > 15)
 		return fr_up(skb, reason_last_tun_options);
 	__u64 more_options_end = fr_forget(skb, tun_options_end + 1 + more_options_size);
@@ -1394,66 +1380,8 @@ static __always_inline int last_ipv6_tun(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_last_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_last_udp_checksum);
-	return last_ipv6_tun_send(skb, data, tun_options_size, tun_options_end, more_options_end,
-				  payload_len, partial);
-}
-
-static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *data_end)
-{
-	void *at_tun_options_end;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_tun *tun = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_last_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_last_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_last_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_last_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_last_multicast);
-		return fr_up(skb, reason_last_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_last_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_last_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_last_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_last_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_last_udp_length);
-
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (63ULL > udp_end)
-		return fr_up(skb, reason_last_truncated);
-	__u64 tun_options_size = be8(&tun->n);
-	if (tun_options_size > 15)
-		return fr_up(skb, reason_last_tun_options);
-	__u64 tun_options_end = fr_forget(skb, 63ULL + tun_options_size);
-	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
-	if (at_tun_options_end > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (tun_options_end > udp_end)
-		return fr_up(skb, reason_last_truncated);
-
-	return last_ipv6_tun(skb, data, data_end, udp_end, tun_options_size, tun_options_end,
-			     at_tun_options_end);
+	return last_ipv6_send(skb, data, tun_options_size, tun_options_end, more_options_end,
+			      payload_len, partial);
 }
 
 SEC("tc") int prog_last(struct __sk_buff *skb)

@@ -194,6 +194,65 @@ enum {
 	reason_spread_no_rule,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_spread_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_spread_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_spread_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_spread_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_spread_ipv4_total_length + of);
+	__u64 ipv4_end = at + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
+		return fr_up(skb, reason_spread_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_spread_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_spread_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_spread_multicast + of);
+		return fr_up(skb, reason_spread_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_spread_not_udp + of);
+
+	*end = ipv4_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ipv4_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated + of);
+	if ((at + sizeof(*udp)) > ipv4_end)
+		return fr_up(skb, reason_spread_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet + of);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_spread_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 /* What is the same for all receivers. */
 struct spread_same1 {
 	__u32 kind0;
@@ -387,8 +446,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					   __u64 partial, struct val_senders *s)
+static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+				       __u64 partial, struct val_senders *s)
 {
 	__u64 clock = bpf_ktime_get_ns();
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -464,24 +523,44 @@ static __always_inline int spread_udp_send(struct __sk_buff *skb, void *data, __
 	return fr_send(&s->hop_to, direct);
 }
 
-static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *data_end,
-				      const struct fr_lease *lease, __u64 ipv4_end)
+SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
-	struct hdr_udp *udp = data + 34;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 45);
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = data;
 	struct hdr_tag *tag = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(udp + 1) > data_end)
+	/* spread: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, reason_spread_inactive);
+
+	/* hook: "tc/ingress" */
+	if (skb->vlan_present)
+		return fr_up(skb, reason_spread_vlan_tag);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_spread_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_spread_link_broadcast);
+		return fr_up(skb, reason_spread_link_multicast);
+	}
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > ipv4_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_spread_udp_length);
+
+	/* stack: ["eth", "ipv4", "udp", "tag"] */
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_spread_not_ipv4);
+	__u64 ipv4_end;
+	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* tag: fields: [{name: "length", bits: 16, counts: "payload"}, {name: "kind", bits: 8... */
 	if ((void *)(tag + 1) > data_end)
@@ -495,8 +574,6 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_spread_gso_packet);
 	if (tag_end != udp_end)
 		return fr_up(skb, reason_spread_tag_length);
-
-	/* stack: ["eth", "ipv4", "udp", "tag"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 
@@ -532,7 +609,7 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 				return fr_up(skb, reason_spread_partial_checksum);
 			if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
 				return fr_up(skb, fr_unfit(&s->hop_to, reason_spread_no_route_2));
-			return spread_udp_send(skb, data, ipv4_end, partial_2, s);
+			return spread_send(skb, data, ipv4_end, partial_2, s);
 		}
 	}
 
@@ -540,72 +617,7 @@ static __always_inline int spread_udp(struct __sk_buff *skb, void *data, void *d
 	if (be8(&tag->kind) >= 2 && be8(&tag->kind) <= 3 && be16(&tag->length) == 0) { /* rule */
 		return fr_drop(skb->len, reason_spread_empty_2);
 	}
-
-	/* spread: { */
 	return fr_up(skb, reason_spread_no_rule);
-}
-
-SEC("tc") int prog_spread(struct __sk_buff *skb)
-{
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 45);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* spread: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_spread_inactive);
-
-	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "tag"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_spread_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_spread_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
-		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_spread_not_udp);
-
-	return spread_udp(skb, data, data_end, lease, ipv4_end);
 }
 
 /*
@@ -800,9 +812,9 @@ enum {
 	reason_tighten_blackhole, reason_tighten_prohibit,
 };
 
-static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, __u64 udp_end,
-					    __u64 loose_end, __u64 payload_len, __u64 partial,
-					    struct val_senders *s)
+static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64 udp_end,
+					__u64 loose_end, __u64 payload_len, __u64 partial,
+					struct val_senders *s)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -869,24 +881,46 @@ static __always_inline int tighten_udp_send(struct __sk_buff *skb, void *data, _
 	return fr_send(&s->hop_to, direct);
 }
 
-static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease, __u64 ipv4_end)
+SEC("tc") int prog_tighten(struct __sk_buff *skb)
 {
-	struct hdr_udp *udp = data + 34;
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 44);
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = data;
 	struct hdr_loose *loose = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(udp + 1) > data_end)
+	/* tighten: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, reason_tighten_inactive);
+
+	/* hook: "tc/ingress" */
+	if (skb->vlan_present)
+		return fr_up(skb, reason_tighten_vlan_tag);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_tighten_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_tighten_link_broadcast);
+		return fr_up(skb, reason_tighten_link_multicast);
+	}
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_tighten_truncated);
-	if (42ULL > ipv4_end)
-		return fr_up(skb, reason_tighten_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tighten_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tighten_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_tighten_udp_length);
+
+	/* stack: ["eth", "ipv4", "udp", "loose"] */
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_tighten_not_ipv4);
+	__u64 ipv4_end;
+	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, reason_tighten_truncated -
+		       reason_spread_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, reason_tighten_truncated -
+		      reason_spread_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* loose: fields: [{name: "length", bits: 16, counts: "payload", slack: "any"}] */
 	if ((void *)(loose + 1) > data_end)
@@ -898,8 +932,6 @@ static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_tighten_gso_packet);
 	if (loose_end > udp_end)
 		return fr_up(skb, reason_tighten_loose_length);
-
-	/* stack: ["eth", "ipv4", "udp", "loose"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tighten_gso_packet);
 
@@ -928,70 +960,7 @@ static __always_inline int tighten_udp(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_tighten_padding);
 	if (unlikely(!fr_fits(&s->hop_to, 28ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&s->hop_to, reason_tighten_no_route));
-	return tighten_udp_send(skb, data, udp_end, loose_end, payload_len, partial, s);
-}
-
-SEC("tc") int prog_tighten(struct __sk_buff *skb)
-{
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 44);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* tighten: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tighten_inactive);
-
-	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tighten_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tighten_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tighten_link_broadcast);
-		return fr_up(skb, reason_tighten_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tighten_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "loose"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_tighten_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tighten_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tighten_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tighten_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tighten_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tighten_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tighten_ipv4_total_length);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
-		return fr_up(skb, reason_tighten_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tighten_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tighten_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tighten_multicast);
-		return fr_up(skb, reason_tighten_martian_destination);
-	}
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_tighten_not_udp);
-
-	return tighten_udp(skb, data, data_end, lease, ipv4_end);
+	return tighten_send(skb, data, udp_end, loose_end, payload_len, partial, s);
 }
 
 /*

@@ -188,6 +188,44 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_to_peer_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_to_peer_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_to_peer_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_to_peer_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_to_peer_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_to_peer_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_to_peer_multicast + of);
+		return fr_up(skb, reason_to_peer_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_to_peer_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
 static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
 					     __u64 ip_end, __u64 udp_end, __u64 priority,
 					     __u64 partial, struct val_by_client *c)
@@ -419,39 +457,12 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_to_peer_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_to_peer_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_to_peer_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_to_peer_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_to_peer_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_to_peer_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_to_peer_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_to_peer_multicast);
-		return fr_up(skb, reason_to_peer_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_to_peer_not_udp);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_to_peer_truncated);
 	if (42ULL > ip_end)
@@ -509,6 +520,34 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	if (unlikely(!fr_fits(&c->hop_peer, 48ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&c->hop_peer, reason_to_peer_no_route));
 	return to_peer_ipv4_send_ipv6(skb, data, now, udp_end, priority, payload_len, partial_2, c);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_to_peer_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_to_peer_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_peer_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_to_peer_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_to_peer_multicast + of);
+		return fr_up(skb, reason_to_peer_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_to_peer_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -742,29 +781,12 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_to_peer_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_to_peer_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_peer_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_to_peer_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_to_peer_multicast);
-		return fr_up(skb, reason_to_peer_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_to_peer_not_udp);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_to_peer_truncated);
 	if (62ULL > ip_end)
@@ -977,39 +999,13 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_to_client_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_to_client_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_to_client_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_to_client_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_to_client_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_client_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_to_client_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_to_client_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_to_client_multicast);
-		return fr_up(skb, reason_to_client_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_to_client_not_udp);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
+		       reason_to_peer_truncated))
+		return TC_ACT_UNSPEC;
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_to_client_truncated);
 	if (42ULL > ip_end)
@@ -1138,29 +1134,14 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_to_client_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_to_client_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_to_client_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_to_client_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_to_client_multicast);
-		return fr_up(skb, reason_to_client_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_to_client_not_udp);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
+		       reason_to_peer_truncated, reason_to_client_ipv6_version -
+		       reason_to_peer_ipv6_version))
+		return TC_ACT_UNSPEC;
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_to_client_truncated);
 	if (62ULL > ip_end)

@@ -133,6 +133,27 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,
 					     struct val_by_client *p, const __u32 headers_len,
 					     const int how, struct fr_csum udp_csum, __u64 ip_sum,
@@ -597,17 +618,9 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct val_by_client *p;
@@ -853,7 +866,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
-		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 		return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
 					   udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
@@ -917,17 +930,9 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct val_by_client *p;
@@ -992,7 +997,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
-		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 		return forward_send_ipv4(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
 					 udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}

@@ -338,9 +338,113 @@ enum {
 	reason_leave_vxlan_not_inner, reason_leave_vxlan_not_outer,
 };
 
-static __always_inline int leave_vxlan_ipv4_eth_ipv4_any_send(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_1,
-	struct bpf_fib_lookup *fib_1)
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_leave_vxlan_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_leave_vxlan_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_leave_vxlan_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_leave_vxlan_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_leave_vxlan_ipv4_total_length + of);
+	__u64 outer_end = at + be16(&ipv4->total_length);
+	if (outer_end > skb->len)
+		return fr_up(skb, reason_leave_vxlan_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_leave_vxlan_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_leave_vxlan_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_leave_vxlan_multicast + of);
+		return fr_up(skb, reason_leave_vxlan_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_leave_vxlan_not_udp + of);
+
+	*end = outer_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated);
+	if ((at + sizeof(*udp)) > outer_end)
+		return fr_up(skb, reason_leave_vxlan_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_leave_vxlan_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_leave_vxlan_gso_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_leave_vxlan_udp_length);
+	if (be16(&udp->dst_port) != 0x12b5)
+		return fr_up(skb, reason_leave_vxlan_not_vxlan);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
+{
+	struct hdr_vxlan *vxlan = data + at;
+
+	if ((void *)(vxlan + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated);
+	if ((at + sizeof(*vxlan)) > udp_end)
+		return fr_up(skb, reason_leave_vxlan_truncated);
+	if (be8(&vxlan->flags) != 8)
+		return fr_up(skb, reason_leave_vxlan_vxlan_flags);
+	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
+		return fr_up(skb, reason_leave_vxlan_vxlan_reserved);
+	if (be8(&vxlan->reserved_2) != 0)
+		return fr_up(skb, reason_leave_vxlan_vxlan_reserved_2);
+
+	return 0;
+}
+
+static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+					  __u64 udp_end, const __u32 at, __u64 *end, const __u32 of,
+					  const __u32 of_2)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated + of);
+	if ((at + sizeof(*ipv4_any)) > udp_end)
+		return fr_up(skb, reason_leave_vxlan_truncated + of);
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_leave_vxlan_ipv4_any_version + of_2);
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl + of_2);
+	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	if (inner_options_size > 40)
+		return fr_up(skb, reason_leave_vxlan_ipv4_any_options + of_2);
+	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
+static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
+							  __u64 inner_options_end,
+							  __u64 payload_len, struct fr_hop *hop_1,
+							  struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -390,9 +494,9 @@ static __always_inline int leave_vxlan_ipv4_eth_ipv4_any_send(struct __sk_buff *
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int
-leave_vxlan_ipv4_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
+						     void *data_end, const struct fr_lease *lease,
+						     __u64 udp_end)
 {
 	void *at_inner_options_end;
 	struct fr_hop hop_1;
@@ -402,18 +506,9 @@ leave_vxlan_ipv4_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (84ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 84ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, udp_end, 64, &inner_options_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
@@ -485,12 +580,36 @@ leave_vxlan_ipv4_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv4_eth_ipv4_any_send(skb, data, inner_options_end, payload_len, &hop_1,
-						  &fib_1);
+	return leave_vxlan_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len, &hop_1,
+					      &fib_1);
 }
 
-static __always_inline int leave_vxlan_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-	__u64 payload_len, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      __u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated);
+	if ((at + sizeof(*ipv6)) > udp_end)
+		return fr_up(skb, reason_leave_vxlan_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_leave_vxlan_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_leave_vxlan_mapped_address);
+	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_leave_vxlan_gso_packet);
+
+	*end = inner_end;
+	return 0;
+}
+
+static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
+							   __u64 payload_len, struct fr_hop *hop_2,
+							   struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -533,32 +652,19 @@ static __always_inline int leave_vxlan_ipv4_eth_ipv6_send_ipv6(struct __sk_buff 
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int leave_vxlan_ipv4_eth_ipv6(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 udp_end)
+static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+						 const struct fr_lease *lease, __u64 udp_end)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (104ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_vxlan_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_mapped_address);
-	__u64 inner_end = 104ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
+	__u64 inner_end;
+	if (check_ipv6(skb, data, data_end, udp_end, 64, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -618,14 +724,24 @@ static __always_inline int leave_vxlan_ipv4_eth_ipv6(struct __sk_buff *skb, void
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv4_eth_ipv6_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
+	return leave_vxlan_ipv4_ipv6_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
 }
 
-static __always_inline int leave_vxlan_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 50;
 
+	__u64 outer_end;
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, outer_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
+
+	/* vxlan: { // RFC 7348 */
+	if (check_vxlan(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (64ULL > udp_end)
@@ -633,88 +749,43 @@ static __always_inline int leave_vxlan_ipv4_eth(struct __sk_buff *skb, void *dat
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
-		return leave_vxlan_ipv4_eth_ipv4_any(skb, data, data_end, lease, udp_end);
+		return leave_vxlan_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
 	if (be16(&eth->type) == 0x86dd)
-		return leave_vxlan_ipv4_eth_ipv6(skb, data, data_end, lease, udp_end);
+		return leave_vxlan_ipv4_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_leave_vxlan_not_inner);
 }
 
-static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
+static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, const __u32 of,
+					const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_vxlan *vxlan = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_vxlan_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_leave_vxlan_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_leave_vxlan_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_leave_vxlan_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_leave_vxlan_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_leave_vxlan_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_leave_vxlan_mapped_address + of_2);
+	__u64 outer_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_vxlan_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_leave_vxlan_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_leave_vxlan_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_leave_vxlan_multicast);
-		return fr_up(skb, reason_leave_vxlan_martian_destination);
+		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_leave_vxlan_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_leave_vxlan_multicast + of);
+		return fr_up(skb, reason_leave_vxlan_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_leave_vxlan_not_udp + of);
 
-	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_leave_vxlan_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (42ULL > outer_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_vxlan_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_vxlan_udp_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_leave_vxlan_not_vxlan);
-
-	/* vxlan: { // RFC 7348 */
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (50ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-
-	/* {name: "flags", bits: 8, is: 8}, */
-	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_leave_vxlan_vxlan_flags);
-
-	/* {name: "reserved", bits: 24, is: 0}, */
-	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
-		return fr_up(skb, reason_leave_vxlan_vxlan_reserved);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&vxlan->reserved_2) != 0)
-		return fr_up(skb, reason_leave_vxlan_vxlan_reserved_2);
-
-	return leave_vxlan_ipv4_eth(skb, data, data_end, lease, udp_end);
+	*end = outer_end;
+	return 0;
 }
 
-static __always_inline int leave_vxlan_ipv6_eth_ipv4_any_send_ipv4(struct __sk_buff *skb,
-	void *data, __u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
+static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
+	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
 	struct bpf_fib_lookup *fib_3)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 84;
@@ -765,9 +836,9 @@ static __always_inline int leave_vxlan_ipv6_eth_ipv4_any_send_ipv4(struct __sk_b
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int
-leave_vxlan_ipv6_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
-			      const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
+						     void *data_end, const struct fr_lease *lease,
+						     __u64 udp_end)
 {
 	void *at_inner_options_end;
 	struct fr_hop hop_3;
@@ -777,18 +848,9 @@ leave_vxlan_ipv6_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (104ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 104ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, udp_end, 84, &inner_options_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0xff));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
@@ -864,13 +926,13 @@ leave_vxlan_ipv6_eth_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv6_eth_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len,
-						       &hop_3, &fib_3);
+	return leave_vxlan_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len,
+						   &hop_3, &fib_3);
 }
 
-static __always_inline int leave_vxlan_ipv6_eth_ipv6_send(struct __sk_buff *skb, void *data,
-							  __u64 payload_len, struct fr_hop *hop_4,
-							  struct bpf_fib_lookup *fib_4)
+static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
+						      __u64 payload_len, struct fr_hop *hop_4,
+						      struct bpf_fib_lookup *fib_4)
 {
 	struct hdr_ipv6 *ipv6 = data + 84;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
@@ -913,32 +975,19 @@ static __always_inline int leave_vxlan_ipv6_eth_ipv6_send(struct __sk_buff *skb,
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int leave_vxlan_ipv6_eth_ipv6(struct __sk_buff *skb, void *data,
-						     void *data_end, const struct fr_lease *lease,
-						     __u64 udp_end)
+static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+						 const struct fr_lease *lease, __u64 udp_end)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
-	struct hdr_ipv6 *ipv6 = data + 84;
 	struct hdr_vxlan *vxlan = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = data + 84;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (124ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_vxlan_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_mapped_address);
-	__u64 inner_end = 124ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
+	__u64 inner_end;
+	if (check_ipv6(skb, data, data_end, udp_end, 84, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
@@ -955,28 +1004,28 @@ static __always_inline int leave_vxlan_ipv6_eth_ipv6(struct __sk_buff *skb, void
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
 		return fr_drop(skb->len, reason_leave_vxlan_ecn);
 	}
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(!(be16(&udp->checksum) == 0) &&
-	      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
-			ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
 
 	/* {send: via: "route"}, */
-	if (be8(&ipv6->hop_limit) <= 1)
+	if (be8(&ipv6_2->hop_limit) <= 1)
 		return fr_up(skb, reason_leave_vxlan_hop_limit);
-	if (!fr_unicast(ipv6->src))
+	if (!fr_unicast(ipv6_2->src))
 		return fr_up(skb, reason_leave_vxlan_martian_source);
-	if (fr_multicast(ipv6->dst))
+	if (fr_multicast(ipv6_2->dst))
 		return fr_up(skb, reason_leave_vxlan_multicast);
-	if (!fr_unicast(ipv6->dst))
+	if (!fr_unicast(ipv6_2->dst))
 		return fr_up(skb, reason_leave_vxlan_martian_destination);
 	__u64 payload_len = inner_end - 124;
 	__u64 partial = fr_partial(skb);
@@ -985,14 +1034,14 @@ static __always_inline int leave_vxlan_ipv6_eth_ipv6(struct __sk_buff *skb, void
 		return fr_up(skb, reason_leave_vxlan_partial_checksum);
 	__builtin_memset(&fib_4, 0, sizeof(fib_4));
 	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6->src);
-	fib_4.src[1] = ld32(ipv6->src + 4);
-	fib_4.src[2] = ld32(ipv6->src + 8);
-	fib_4.src[3] = ld32(ipv6->src + 12);
-	fib_4.dst[0] = ld32(ipv6->dst);
-	fib_4.dst[1] = ld32(ipv6->dst + 4);
-	fib_4.dst[2] = ld32(ipv6->dst + 8);
-	fib_4.dst[3] = ld32(ipv6->dst + 12);
+	fib_4.src[0] = ld32(ipv6_2->src);
+	fib_4.src[1] = ld32(ipv6_2->src + 4);
+	fib_4.src[2] = ld32(ipv6_2->src + 8);
+	fib_4.src[3] = ld32(ipv6_2->src + 12);
+	fib_4.dst[0] = ld32(ipv6_2->dst);
+	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
+	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
+	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
 	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_4)))
@@ -1000,14 +1049,24 @@ static __always_inline int leave_vxlan_ipv6_eth_ipv6(struct __sk_buff *skb, void
 
 	/* {count: "n.packets"}, */
 	fr_shared_add(n->packets, 1);
-	return leave_vxlan_ipv6_eth_ipv6_send(skb, data, payload_len, &hop_4, &fib_4);
+	return leave_vxlan_ipv6_ipv6_send(skb, data, payload_len, &hop_4, &fib_4);
 }
 
-static __always_inline int leave_vxlan_ipv6_eth(struct __sk_buff *skb, void *data, void *data_end,
-						const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 70;
 
+	__u64 outer_end;
+	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, outer_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
+
+	/* vxlan: { // RFC 7348 */
+	if (check_vxlan(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (84ULL > udp_end)
@@ -1015,74 +1074,10 @@ static __always_inline int leave_vxlan_ipv6_eth(struct __sk_buff *skb, void *dat
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
-		return leave_vxlan_ipv6_eth_ipv4_any(skb, data, data_end, lease, udp_end);
+		return leave_vxlan_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
 	if (be16(&eth->type) == 0x86dd)
-		return leave_vxlan_ipv6_eth_ipv6(skb, data, data_end, lease, udp_end);
+		return leave_vxlan_ipv6_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_leave_vxlan_not_inner);
-}
-
-static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_vxlan *vxlan = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_vxlan_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_vxlan_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_vxlan_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_vxlan_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_leave_vxlan_multicast);
-		return fr_up(skb, reason_leave_vxlan_martian_destination);
-	}
-
-	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_leave_vxlan_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (62ULL > outer_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_vxlan_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_vxlan_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_vxlan_udp_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_leave_vxlan_not_vxlan);
-
-	/* vxlan: { // RFC 7348 */
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (70ULL > udp_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-
-	/* {name: "flags", bits: 8, is: 8}, */
-	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_leave_vxlan_vxlan_flags);
-
-	/* {name: "reserved", bits: 24, is: 0}, */
-	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
-		return fr_up(skb, reason_leave_vxlan_vxlan_reserved);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&vxlan->reserved_2) != 0)
-		return fr_up(skb, reason_leave_vxlan_vxlan_reserved_2);
-
-	return leave_vxlan_ipv6_eth(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
@@ -1156,6 +1151,59 @@ enum {
 	reason_leave_geneve_not_outer,
 };
 
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_leave_geneve_truncated);
+	if ((at + sizeof(*udp)) > outer_end)
+		return fr_up(skb, reason_leave_geneve_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_leave_geneve_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_leave_geneve_gso_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_leave_geneve_udp_length);
+	if (be16(&udp->dst_port) != 0x17c1)
+		return fr_up(skb, reason_leave_geneve_not_geneve);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_geneve *geneve = data + at;
+
+	if ((void *)(geneve + 1) > data_end)
+		return fr_up(skb, reason_leave_geneve_truncated);
+	if ((at + sizeof(*geneve)) > udp_end)
+		return fr_up(skb, reason_leave_geneve_truncated);
+	if ((be8(&geneve->version_words) >> 6) != 0)
+		return fr_up(skb, reason_leave_geneve_geneve_version);
+	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
+		return fr_up(skb, reason_leave_geneve_geneve_control);
+	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
+		return fr_up(skb, reason_leave_geneve_geneve_critical);
+	if ((be8(&geneve->control_to_reserved) & 63) != 0)
+		return fr_up(skb, reason_leave_geneve_geneve_reserved);
+	if (be16(&geneve->protocol) != 0x6558)
+		return fr_up(skb, reason_leave_geneve_geneve_protocol);
+	if (be8(&geneve->reserved_2) != 0)
+		return fr_up(skb, reason_leave_geneve_geneve_reserved_2);
+	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
+	if (geneve_options_size > 252)
+		return fr_up(skb, reason_leave_geneve_geneve_options);
+	__u64 geneve_options_end = fr_forget(skb, (at + sizeof(*geneve)) + geneve_options_size);
+
+	*end = geneve_options_end;
+	return 0;
+}
+
 static __always_inline int
 leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
 				void *at_geneve_options_end, __u64 inner_options_end,
@@ -1217,14 +1265,52 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
+static __always_inline int
+leave_geneve_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
+				void *at_geneve_options_end, __u64 inner_options_end,
+				__u64 inner_end, struct val_networks *n)
+{
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
+	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
+
+	/* {send: via: "route"}, */
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_leave_geneve_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_leave_geneve_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_leave_geneve_martian_destination);
+
+	/* {do: [ */
+	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		return fr_up(skb, reason_leave_geneve_partial_checksum);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4_any->src);
+	fib_1.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
+		return fr_up(skb, reason_leave_geneve_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
+
+	/* {count: "n.packets"}, */
+	fr_shared_add(n->packets, 1);
+	return leave_geneve_ipv4_ipv4_any_send(skb, data, geneve_options_end, at_geneve_options_end,
+					       inner_options_end, payload_len, &hop_1, &fib_1);
+}
+
 static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
 						      void *data_end, const struct fr_lease *lease,
 						      __u64 udp_end, __u64 geneve_options_end,
 						      void *at_geneve_options_end)
 {
 	void *at_inner_options_end;
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 	struct hdr_geneve *geneve = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -1292,34 +1378,9 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
 		return fr_up(skb, reason_leave_geneve_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_leave_geneve_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_martian_destination);
 
-	/* {do: [ */
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-		return fr_up(skb, reason_leave_geneve_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
-		return fr_up(skb, reason_leave_geneve_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv4_ipv4_any_send(skb, data, geneve_options_end, at_geneve_options_end,
-					       inner_options_end, payload_len, &hop_1, &fib_1);
+	return leave_geneve_ipv4_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
+					       inner_options_end, inner_end, n);
 }
 
 static __always_inline int
@@ -1467,30 +1528,24 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 						at_geneve_options_end, payload_len, &hop_2, &fib_2);
 }
 
-static __always_inline int leave_geneve_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
 {
 	void *at_geneve_options_end;
-	struct hdr_geneve *geneve = data + 42;
 	struct hdr_eth *eth;
 
-	/* {name: "reserved", bits: 6, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_reserved);
-
-	/* {name: "protocol", bits: 16, is: 0x6558}, */
-	if (be16(&geneve->protocol) != 0x6558)
-		return fr_up(skb, reason_leave_geneve_geneve_protocol);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&geneve->reserved_2) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_reserved_2);
+	__u64 outer_end;
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_leave_geneve_truncated -
+		       reason_leave_vxlan_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
-	if (geneve_options_size > 252)
-		return fr_up(skb, reason_leave_geneve_geneve_options);
-	__u64 geneve_options_end = fr_forget(skb, 50ULL + geneve_options_size);
+	__u64 geneve_options_end;
+	if (check_geneve(skb, data, data_end, udp_end, 42, &geneve_options_end))
+		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
 	if (at_geneve_options_end > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
@@ -1510,80 +1565,6 @@ static __always_inline int leave_geneve_ipv4_rest(struct __sk_buff *skb, void *d
 		return leave_geneve_ipv4_ipv6(skb, data, data_end, lease, udp_end,
 					      geneve_options_end, at_geneve_options_end);
 	return fr_up(skb, reason_leave_geneve_not_inner);
-}
-
-static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_geneve *geneve = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_geneve_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_leave_geneve_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_leave_geneve_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_leave_geneve_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_leave_geneve_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_geneve_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_leave_geneve_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_leave_geneve_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_leave_geneve_multicast);
-		return fr_up(skb, reason_leave_geneve_martian_destination);
-	}
-
-	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_leave_geneve_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (42ULL > outer_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_geneve_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_geneve_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_geneve_udp_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (be16(&udp->dst_port) != 0x17c1)
-		return fr_up(skb, reason_leave_geneve_not_geneve);
-
-	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if ((void *)(geneve + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (50ULL > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-
-	/* {name: "version", bits: 2, is: 0}, */
-	if ((be8(&geneve->version_words) >> 6) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_version);
-
-	/* {name: "control", bits: 1, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_control);
-
-	/* {name: "critical", bits: 1, is: 0}, // an option that has to be understood */
-	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_critical);
-
-	return leave_geneve_ipv4_rest(skb, data, data_end, lease, udp_end);
 }
 
 static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
@@ -1645,14 +1626,53 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
+static __always_inline int
+leave_geneve_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
+				void *at_geneve_options_end, __u64 inner_options_end,
+				__u64 inner_end, struct val_networks *n)
+{
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
+	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
+
+	/* {send: via: "route"}, */
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_leave_geneve_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_leave_geneve_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_leave_geneve_martian_destination);
+
+	/* {do: [ */
+	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		return fr_up(skb, reason_leave_geneve_partial_checksum);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4_any->src);
+	fib_1.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
+		return fr_up(skb, reason_leave_geneve_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
+
+	/* {count: "n.packets"}, */
+	fr_shared_add(n->packets, 1);
+	return leave_geneve_ipv6_ipv4_any_send_ipv4(skb, data, geneve_options_end,
+						    at_geneve_options_end, inner_options_end,
+						    payload_len, &hop_1, &fib_1);
+}
+
 static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
 						      void *data_end, const struct fr_lease *lease,
 						      __u64 udp_end, __u64 geneve_options_end,
 						      void *at_geneve_options_end)
 {
 	void *at_inner_options_end;
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 	struct hdr_geneve *geneve = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1724,35 +1744,9 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 	/* {send: via: "route"}, */
 	if (be8(&ipv4_any->ttl) <= 1)
 		return fr_up(skb, reason_leave_geneve_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_leave_geneve_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_leave_geneve_martian_destination);
 
-	/* {do: [ */
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-		return fr_up(skb, reason_leave_geneve_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
-		return fr_up(skb, reason_leave_geneve_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
-
-	/* {count: "n.packets"}, */
-	fr_shared_add(n->packets, 1);
-	return leave_geneve_ipv6_ipv4_any_send_ipv4(skb, data, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    payload_len, &hop_1, &fib_1);
+	return leave_geneve_ipv6_ipv4_any_rest(skb, data, geneve_options_end, at_geneve_options_end,
+					       inner_options_end, inner_end, n);
 }
 
 static __always_inline int
@@ -1902,22 +1896,25 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 					   payload_len, &hop_2, &fib_2);
 }
 
-static __always_inline int leave_geneve_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
 {
 	void *at_geneve_options_end;
-	struct hdr_geneve *geneve = data + 62;
 	struct hdr_eth *eth;
 
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&geneve->reserved_2) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_reserved_2);
+	__u64 outer_end;
+	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, reason_leave_geneve_truncated -
+			 reason_leave_vxlan_truncated, reason_leave_geneve_ipv6_version -
+			 reason_leave_vxlan_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
-	if (geneve_options_size > 252)
-		return fr_up(skb, reason_leave_geneve_geneve_options);
-	__u64 geneve_options_end = fr_forget(skb, 70ULL + geneve_options_size);
+	__u64 geneve_options_end;
+	if (check_geneve(skb, data, data_end, udp_end, 62, &geneve_options_end))
+		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
 	if (at_geneve_options_end > data_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
@@ -1937,78 +1934,6 @@ static __always_inline int leave_geneve_ipv6_rest(struct __sk_buff *skb, void *d
 		return leave_geneve_ipv6_ipv6(skb, data, data_end, lease, udp_end,
 					      geneve_options_end, at_geneve_options_end);
 	return fr_up(skb, reason_leave_geneve_not_inner);
-}
-
-static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_geneve *geneve = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_geneve_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_geneve_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_geneve_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_geneve_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_leave_geneve_multicast);
-		return fr_up(skb, reason_leave_geneve_martian_destination);
-	}
-
-	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_leave_geneve_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (62ULL > outer_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_geneve_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_geneve_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_geneve_udp_length);
-
-	/* for name, header in {leave_vxlan: "vxlan", leave_geneve: "geneve"} { */
-	if (be16(&udp->dst_port) != 0x17c1)
-		return fr_up(skb, reason_leave_geneve_not_geneve);
-
-	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if ((void *)(geneve + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if (70ULL > udp_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-
-	/* {name: "version", bits: 2, is: 0}, */
-	if ((be8(&geneve->version_words) >> 6) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_version);
-
-	/* {name: "control", bits: 1, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_control);
-
-	/* {name: "critical", bits: 1, is: 0}, // an option that has to be understood */
-	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_critical);
-
-	/* {name: "reserved", bits: 6, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return fr_up(skb, reason_leave_geneve_geneve_reserved);
-
-	/* {name: "protocol", bits: 16, is: 0x6558}, */
-	if (be16(&geneve->protocol) != 0x6558)
-		return fr_up(skb, reason_leave_geneve_geneve_protocol);
-
-	return leave_geneve_ipv6_rest(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
@@ -2646,12 +2571,19 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 }
 
 static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end,
-						 struct val_vxlan6 *r)
+						 __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
 	/* {lookup: r: vxlan6: ["inner.dst"], do: [ */
+	struct val_vxlan6 *r;
+	{
+		struct key_vxlan6 key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+		r = find_vxlan6(&key);
+	}
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
@@ -2726,12 +2658,19 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 }
 
 static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *data,
-						 __u64 inner_options_end, __u64 inner_end,
-						 struct val_ipip6 *r)
+						 __u64 inner_options_end, __u64 inner_end)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
 	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
+	struct val_ipip6 *r;
+	{
+		struct key_ipip6 key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+		r = find_ipip6(&key);
+	}
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
@@ -2794,17 +2733,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 		}
 	}
 
-	/* {lookup: r: vxlan6: ["inner.dst"], do: [ */
-	struct val_vxlan6 *r_3;
-	{
-		struct key_vxlan6 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r_3 = find_vxlan6(&key);
-	}
-
-	return enter_ipv4_any_rest_3(skb, data, inner_options_end, inner_end, r_3);
+	return enter_ipv4_any_rest_3(skb, data, inner_options_end, inner_end);
 }
 
 static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data,
@@ -2879,17 +2808,7 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len_2, r_2);
 	}
 
-	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
-	struct val_ipip6 *r_3;
-	{
-		struct key_ipip6 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		r_3 = find_ipip6(&key);
-	}
-
-	return enter_ipv4_any_rest_2(skb, data, inner_options_end, inner_end, r_3);
+	return enter_ipv4_any_rest_2(skb, data, inner_options_end, inner_end);
 }
 
 static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -3442,7 +3361,7 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 	return fr_send(&r->hop_remote, direct);
 }
 
-static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3480,7 +3399,7 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 	return enter_ipv6_send_ipv4_5(skb, data, payload_len, r);
 }
 
-static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
@@ -3560,22 +3479,83 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		}
 	}
 
-	return enter_ipv6_rest_3(skb, data, inner_end);
+	return enter_ipv6_rest_4(skb, data, inner_end);
 }
 
-static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end)
+static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 inner_end,
+					     struct val_ipip6 *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	/* {lookup: r: ipip4: ["inner.dst"], do: [ */
-	struct val_ipip4 *r;
-	{
-		struct key_ipip4 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r = find_ipip4(&key);
+	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
+	if (fr_has(r)) { /* rule */
+		/* {send: {from: "setting.local6", to: "r.remote"}}, */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_enter_gso_packet);
+		if (((ldv64(set_local6) == 0 &&
+		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
+		      fr_is_v4(r->remote))
+			return fr_up(skb, reason_enter_address_family);
+		__u64 local6[2];
+		st64((void *)local6, ldv64(set_local6));
+		st64((void *)local6 + 8, ldv64(set_local6 + 8));
+		if (!fr_unicast((void *)local6))
+			return fr_up(skb, reason_enter_martian_source);
+		__u64 payload_len = inner_end - 54;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+			return fr_up(skb, reason_enter_partial_checksum);
+		if (unlikely(!fr_fits(&r->hop_remote, 80ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
+		return enter_ipv6_send(skb, data, payload_len, r);
 	}
+
+	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
+	struct val_vxlan6 *r_2;
+	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 1) { /* rule */
+		{
+			struct key_vxlan6 key __attribute__((aligned(8))) = {};
+
+			key.dst.len = 128;
+			fr_put_v6(key.dst.addr, ipv6->dst, 4);
+			r_2 = find_vxlan6(&key);
+		}
+		if (fr_has(r_2)) { /* rule */
+			/* {send: {from: "setting.local6", to: "r.remote"}}, */
+			if (skb->gso_size != 0)
+				return fr_up(skb, reason_enter_gso_packet);
+			if (((ldv64(set_local6) == 0 &&
+			      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
+			      fr_is_v4(r_2->remote))
+				return fr_up(skb, reason_enter_address_family);
+			__u64 local6_2[2];
+			st64((void *)local6_2, ldv64(set_local6));
+			st64((void *)local6_2 + 8, ldv64(set_local6 + 8));
+			if (!fr_unicast((void *)local6_2))
+				return fr_up(skb, reason_enter_martian_source);
+			__u64 payload_len_2 = inner_end - 54;
+			__u64 partial_2 = fr_partial(skb);
+			if (!(partial_2 == 0 ||
+			      ((partial_2 >> 16) >= 54 &&
+			       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+				return fr_up(skb, reason_enter_partial_checksum);
+			if (unlikely(!fr_fits(&r_2->hop_remote, 110ULL + payload_len_2)))
+				return fr_up(skb,
+					     fr_unfit(&r_2->hop_remote, reason_enter_no_route));
+			return enter_ipv6_send_2(skb, data, payload_len_2, r_2);
+		}
+	}
+
+	return enter_ipv6_rest_3(skb, data, inner_end);
+}
+
+static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
+					   struct val_geneve4 *r)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
@@ -3594,32 +3574,32 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, 60ULL + payload_len)))
+		if (unlikely(!fr_fits(&r->hop_remote, 98ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
-		return enter_ipv6_send_ipv4_3(skb, data, payload_len, r);
+		return enter_ipv6_send_ipv4_2(skb, data, payload_len, r);
 	}
 
-	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
-	struct val_ipip6 *r_2;
+	/* {lookup: r: ipip4: ["inner.dst"], do: [ */
+	struct val_ipip4 *r_2;
 	{
-		struct key_ipip6 key __attribute__((aligned(8))) = {};
+		struct key_ipip4 key __attribute__((aligned(8))) = {};
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r_2 = find_ipip6(&key);
+		r_2 = find_ipip4(&key);
 	}
 	if (fr_has(r_2)) { /* rule */
-		/* {send: {from: "setting.local6", to: "r.remote"}}, */
+		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local6) == 0 &&
-		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-		      fr_is_v4(r_2->remote))
+		if (((ldv64(set_local4) == 0 &&
+		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
+		      !fr_is_v4(r_2->remote))
 			return fr_up(skb, reason_enter_address_family);
-		__u64 local6[2];
-		st64((void *)local6, ldv64(set_local6));
-		st64((void *)local6 + 8, ldv64(set_local6 + 8));
-		if (!fr_unicast((void *)local6))
+		__u64 local4_2[2];
+		st64((void *)local4_2, ldv64(set_local4));
+		st64((void *)local4_2 + 8, ldv64(set_local4 + 8));
+		if (!fr_unicast((void *)local4_2))
 			return fr_up(skb, reason_enter_martian_source);
 		__u64 payload_len_2 = inner_end - 54;
 		__u64 partial_2 = fr_partial(skb);
@@ -3627,48 +3607,22 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		      ((partial_2 >> 16) >= 54 &&
 		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote, 80ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&r_2->hop_remote, 60ULL + payload_len_2)))
 			return fr_up(skb, fr_unfit(&r_2->hop_remote, reason_enter_no_route));
-		return enter_ipv6_send(skb, data, payload_len_2, r_2);
+		return enter_ipv6_send_ipv4_3(skb, data, payload_len_2, r_2);
 	}
 
-	/* {match: "inner.dscp": 1, lookup: r: vxlan6: ["inner.dst"], do: [ */
-	struct val_vxlan6 *r_3;
-	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 1) { /* rule */
-		{
-			struct key_vxlan6 key __attribute__((aligned(8))) = {};
+	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
+	struct val_ipip6 *r_3;
+	{
+		struct key_ipip6 key __attribute__((aligned(8))) = {};
 
-			key.dst.len = 128;
-			fr_put_v6(key.dst.addr, ipv6->dst, 4);
-			r_3 = find_vxlan6(&key);
-		}
-		if (fr_has(r_3)) { /* rule */
-			/* {send: {from: "setting.local6", to: "r.remote"}}, */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_enter_gso_packet);
-			if (((ldv64(set_local6) == 0 &&
-			      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_3->remote)) ||
-			      fr_is_v4(r_3->remote))
-				return fr_up(skb, reason_enter_address_family);
-			__u64 local6_2[2];
-			st64((void *)local6_2, ldv64(set_local6));
-			st64((void *)local6_2 + 8, ldv64(set_local6 + 8));
-			if (!fr_unicast((void *)local6_2))
-				return fr_up(skb, reason_enter_martian_source);
-			__u64 payload_len_3 = inner_end - 54;
-			__u64 partial_3 = fr_partial(skb);
-			if (!(partial_3 == 0 ||
-			      ((partial_3 >> 16) >= 54 &&
-			       (partial_3 & 0xffff) < ((54ULL + payload_len_3) - 1))))
-				return fr_up(skb, reason_enter_partial_checksum);
-			if (unlikely(!fr_fits(&r_3->hop_remote, 110ULL + payload_len_3)))
-				return fr_up(skb,
-					     fr_unfit(&r_3->hop_remote, reason_enter_no_route));
-			return enter_ipv6_send_2(skb, data, payload_len_3, r_3);
-		}
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r_3 = find_ipip6(&key);
 	}
 
-	return enter_ipv6_rest_2(skb, data, inner_end);
+	return enter_ipv6_rest_2(skb, data, inner_end, r_3);
 }
 
 static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -3737,31 +3691,8 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
 		r_2 = find_geneve4(&key);
 	}
-	if (fr_has(r_2)) { /* rule */
-		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_enter_gso_packet);
-		if (((ldv64(set_local4) == 0 &&
-		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-		      !fr_is_v4(r_2->remote))
-			return fr_up(skb, reason_enter_address_family);
-		__u64 local4_2[2];
-		st64((void *)local4_2, ldv64(set_local4));
-		st64((void *)local4_2 + 8, ldv64(set_local4 + 8));
-		if (!fr_unicast((void *)local4_2))
-			return fr_up(skb, reason_enter_martian_source);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote, 98ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&r_2->hop_remote, reason_enter_no_route));
-		return enter_ipv6_send_ipv4_2(skb, data, payload_len_2, r_2);
-	}
 
-	return enter_ipv6_rest(skb, data, inner_end);
+	return enter_ipv6_rest(skb, data, inner_end, r_2);
 }
 
 SEC("tc") int prog_enter(struct __sk_buff *skb)
@@ -3824,6 +3755,28 @@ enum {
 	reason_leave_ip_not_inner, reason_leave_ip_not_outer,
 };
 
+static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return fr_up(skb, reason_leave_ip_truncated);
+	if ((at + sizeof(*ipv4_any)) > outer_end)
+		return fr_up(skb, reason_leave_ip_truncated);
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_leave_ip_ipv4_any_version);
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
+	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	if (inner_options_size > 40)
+		return fr_up(skb, reason_leave_ip_ipv4_any_options);
+	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
 static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
 						       __u64 inner_options_end, __u64 payload_len)
 {
@@ -3880,18 +3833,9 @@ static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	struct hdr_ipv4_any *ipv4_any = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if (54ULL > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_ip_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_ip_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 54ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_2(skb, data, data_end, outer_end, 34, &inner_options_end))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_leave_ip_truncated);
@@ -3922,6 +3866,27 @@ static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 		return fr_up(skb, reason_leave_ip_partial_checksum);
 	return leave_ip_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+}
+
+static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_leave_ip_truncated);
+	if ((at + sizeof(*ipv6)) > outer_end)
+		return fr_up(skb, reason_leave_ip_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_leave_ip_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_leave_ip_mapped_address);
+	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (inner_end > outer_end)
+		return fr_up(skb, reason_leave_ip_ipv6_payload_length);
+
+	*end = inner_end;
+	return 0;
 }
 
 static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
@@ -3971,20 +3936,12 @@ static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					      __u64 outer_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 34;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if (74ULL > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_ip_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_ip_mapped_address);
-	__u64 inner_end = 74ULL + be16(&ipv6->payload_length);
-	if (inner_end > outer_end)
-		return fr_up(skb, reason_leave_ip_ipv6_payload_length);
+	__u64 inner_end;
+	if (check_ipv6_3(skb, data, data_end, outer_end, 34, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
@@ -4100,18 +4057,9 @@ static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 	struct hdr_ipv4_any *ipv4_any = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if (74ULL > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_ip_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_ip_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 74ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_2(skb, data, data_end, outer_end, 54, &inner_options_end))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_leave_ip_truncated);
@@ -4193,25 +4141,17 @@ static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *
 static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					      __u64 outer_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if (94ULL > outer_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_ip_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_ip_mapped_address);
-	__u64 inner_end = 94ULL + be16(&ipv6->payload_length);
-	if (inner_end > outer_end)
-		return fr_up(skb, reason_leave_ip_ipv6_payload_length);
+	__u64 inner_end;
+	if (check_ipv6_3(skb, data, data_end, outer_end, 54, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
 		return fr_drop(skb->len, reason_leave_ip_ecn);
 	}
 
@@ -4317,6 +4257,27 @@ enum {
 	reason_leave_fou_not_outer,
 };
 
+static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_leave_fou_truncated);
+	if ((at + sizeof(*udp)) > outer_end)
+		return fr_up(skb, reason_leave_fou_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_leave_fou_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_leave_fou_gso_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_leave_fou_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
 							__u64 inner_options_end, __u64 payload_len)
 {
@@ -4374,18 +4335,11 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (62ULL > udp_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_fou_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_fou_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 62ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, udp_end, 42, &inner_options_end,
+			   reason_leave_fou_truncated - reason_leave_vxlan_truncated,
+			   reason_leave_fou_ipv4_any_version - reason_leave_vxlan_ipv4_any_version))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_leave_fou_truncated);
@@ -4519,50 +4473,15 @@ static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data
 
 static __always_inline int leave_fou_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_fou_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_leave_fou_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_leave_fou_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_leave_fou_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_leave_fou_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_fou_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_leave_fou_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_leave_fou_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_leave_fou_multicast);
-		return fr_up(skb, reason_leave_fou_martian_destination);
-	}
+	__u64 outer_end;
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_leave_fou_truncated -
+		       reason_leave_vxlan_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_leave_fou_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (42ULL > outer_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_fou_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_fou_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_fou_udp_length);
 	if (data + 43 > data_end)
 		return fr_up(skb, reason_leave_fou_truncated);
 	if ((be8(data + 42) >> 4) == 4 && (be8(data + 42) & 15) >= 5)
@@ -4629,18 +4548,11 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (82ULL > udp_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_leave_fou_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_leave_fou_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 82ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, udp_end, 62, &inner_options_end,
+			   reason_leave_fou_truncated - reason_leave_vxlan_truncated,
+			   reason_leave_fou_ipv4_any_version - reason_leave_vxlan_ipv4_any_version))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_leave_fou_truncated);
@@ -4780,40 +4692,16 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 
 static __always_inline int leave_fou_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_leave_fou_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_leave_fou_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_leave_fou_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_leave_fou_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_leave_fou_multicast);
-		return fr_up(skb, reason_leave_fou_martian_destination);
-	}
+	__u64 outer_end;
+	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, reason_leave_fou_truncated -
+			 reason_leave_vxlan_truncated, reason_leave_fou_ipv6_version -
+			 reason_leave_vxlan_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_leave_fou_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (62ULL > outer_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_leave_fou_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_leave_fou_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_leave_fou_udp_length);
 	if (data + 63 > data_end)
 		return fr_up(skb, reason_leave_fou_truncated);
 	if ((be8(data + 62) >> 4) == 4 && (be8(data + 62) & 15) >= 5)

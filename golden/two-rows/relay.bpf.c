@@ -225,6 +225,65 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length + of);
+	__u64 ip_end = at + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast + of);
+		return fr_up(skb, reason_forward_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_forward_not_udp + of);
+
+	*end = ip_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
 					     __u64 ip_end, __u64 partial, struct val_flows *f)
 {
@@ -353,47 +412,12 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_forward_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_forward_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_forward_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_forward_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct val_flows *f;
@@ -439,6 +463,34 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (unlikely(!fr_fits(&f->hop_peer, 48ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&f->hop_peer, reason_forward_no_route));
 	return forward_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, f);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address + of_2);
+	__u64 ip_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast + of);
+		return fr_up(skb, reason_forward_martian_destination + of);
+	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_forward_not_udp + of);
+
+	*end = ip_end;
+	return 0;
 }
 
 static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -565,37 +617,12 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_forward_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_forward_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_forward_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_forward_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct val_flows *f;
@@ -702,6 +729,23 @@ enum {
 	reason_tunnels_udp_checksum, reason_tunnels_ipv6_version, reason_tunnels_mapped_address,
 	reason_tunnels_ipv6_payload_length, reason_tunnels_not_ip,
 };
+
+static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 udp_end, const __u32 at)
+{
+	struct hdr_msg *msg = data + at;
+
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_tunnels_truncated);
+	if ((at + sizeof(*msg)) > udp_end)
+		return fr_up(skb, reason_tunnels_truncated);
+	if (be16(&msg->flow) < 0x100)
+		return fr_up(skb, reason_tunnels_msg_flow);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_tunnels_gso_packet);
+
+	return 0;
+}
 
 static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
 					     __u64 ip_end, __u64 partial, struct val_ids *t)
@@ -824,10 +868,37 @@ static __always_inline int tunnels_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 	return fr_send(&t->hop_remote, direct);
 }
 
-static __always_inline int tunnels_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
-					     __u64 ip_end, __u64 udp_end, struct val_ids *t)
+static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					const struct fr_lease *lease, __u64 now)
 {
+	struct hdr_msg *msg = data + 42;
 	struct hdr_udp *udp = data + 34;
+
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tunnels_truncated -
+		       reason_forward_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_tunnels_truncated -
+		      reason_forward_truncated))
+		return TC_ACT_UNSPEC;
+
+	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
+	if (check_msg(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
+
+	/* lookup: t: ids: ["msg.flow"] */
+	struct val_ids *t;
+	{
+		struct key_ids key __attribute__((aligned(8))) = {};
+
+		key.first = be16(&msg->flow);
+		enum fr_found found = find_ids(&key, lease, 0, &t, now);
+		if (found != FR_FOUND)
+			return fr_up(skb,
+				     fr_unfound(found, reason_tunnels_no_ids,
+						reason_tunnels_changing));
+	}
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
 	if (fr_is_v4(t->local.addr) != fr_is_v4(t->remote.addr))
@@ -851,81 +922,6 @@ static __always_inline int tunnels_ipv4_rest(struct __sk_buff *skb, void *data, 
 	if (unlikely(!fr_fits(&t->hop_remote, 50ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&t->hop_remote, reason_tunnels_no_route));
 	return tunnels_ipv4_send_ipv6(skb, data, now, payload_len, partial_2, t);
-}
-
-static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 now)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_msg *msg = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tunnels_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tunnels_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tunnels_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tunnels_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tunnels_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tunnels_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tunnels_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tunnels_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tunnels_multicast);
-		return fr_up(skb, reason_tunnels_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_tunnels_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tunnels_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tunnels_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tunnels_udp_length);
-
-	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (44ULL > udp_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (be16(&msg->flow) < 0x100)
-		return fr_up(skb, reason_tunnels_msg_flow);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tunnels_gso_packet);
-
-	/* lookup: t: ids: ["msg.flow"] */
-	struct val_ids *t;
-	{
-		struct key_ids key __attribute__((aligned(8))) = {};
-
-		key.first = be16(&msg->flow);
-		enum fr_found found = find_ids(&key, lease, 0, &t, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tunnels_no_ids,
-						reason_tunnels_changing));
-	}
-
-	return tunnels_ipv4_rest(skb, data, now, ip_end, udp_end, t);
 }
 
 static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
@@ -1053,51 +1049,22 @@ static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_msg *msg = data + 62;
+	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_tunnels_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_tunnels_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_tunnels_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_tunnels_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tunnels_multicast);
-		return fr_up(skb, reason_tunnels_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_tunnels_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tunnels_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tunnels_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_tunnels_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tunnels_truncated -
+		       reason_forward_truncated, reason_tunnels_ipv6_version -
+		       reason_forward_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_tunnels_truncated -
+		      reason_forward_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (64ULL > udp_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if (be16(&msg->flow) < 0x100)
-		return fr_up(skb, reason_tunnels_msg_flow);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tunnels_gso_packet);
+	if (check_msg(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: t: ids: ["msg.flow"] */
 	struct val_ids *t;
@@ -1193,53 +1160,38 @@ enum {
 	reason_known_mapped_address, reason_known_ipv6_payload_length, reason_known_not_ip,
 };
 
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_known_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_known_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_known_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_known_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_known_udp_length);
+
+	return 0;
+}
+
 static __always_inline int known_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_known_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_known_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_known_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_known_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_known_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_known_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_known_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_known_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_known_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_known_multicast);
-		return fr_up(skb, reason_known_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_known_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_known_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_known_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_known_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_known_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_known_udp_length);
+	__u64 ip_end;
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_known_truncated -
+		       reason_forward_truncated))
+		return TC_ACT_UNSPEC;
+	if (check_udp_2(skb, data, data_end, ip_end, 34))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
@@ -1269,37 +1221,13 @@ static __always_inline int known_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_known_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_known_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_known_mapped_address);
-	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_known_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_known_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_known_multicast);
-		return fr_up(skb, reason_known_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_known_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_known_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_known_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_known_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_known_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_known_udp_length);
+	__u64 ip_end;
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_known_truncated -
+		       reason_forward_truncated, reason_known_ipv6_version -
+		       reason_forward_ipv6_version))
+		return TC_ACT_UNSPEC;
+	if (check_udp_2(skb, data, data_end, ip_end, 54))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;

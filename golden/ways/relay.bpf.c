@@ -120,6 +120,27 @@ enum {
 	reason_frames_ipv6_payload_length, reason_frames_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_frames_truncated + of);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_frames_truncated + of);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_frames_udp_length + of);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_frames_gso_packet + of);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_frames_udp_length + of);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload_len,
 					    struct val_peers *p, const __u32 headers_len,
 					    const int how, struct fr_csum udp_csum, __u64 ip_sum,
@@ -423,17 +444,9 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_frames_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_frames_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_frames_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_frames_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_frames_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
@@ -684,17 +697,9 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_frames_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_frames_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_frames_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_frames_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_frames_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
@@ -756,7 +761,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
-		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x11137;
+		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 		return frames_send_ipv4(skb, payload_len, p, headers_len, FR_TO_IPV4, udp_csum,
 					ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
 	}
@@ -1141,17 +1146,10 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_bare_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_bare_truncated);
-	if (28ULL > ip_end)
-		return fr_up(skb, reason_bare_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_bare_udp_length);
-	__u64 udp_end = 20ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_bare_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_bare_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end, reason_bare_truncated -
+		      reason_frames_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
@@ -1504,17 +1502,10 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_bare_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_bare_truncated);
-	if (48ULL > ip_end)
-		return fr_up(skb, reason_bare_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_bare_udp_length);
-	__u64 udp_end = 40ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_bare_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_bare_udp_length);
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end, reason_bare_truncated -
+		      reason_frames_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;

@@ -234,6 +234,26 @@ enum {
 	reason_vxlan_out_ipv6_payload_length, reason_vxlan_out_not_inner,
 };
 
+static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+					  const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return fr_up(skb, reason_vxlan_out_truncated + of);
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_vxlan_out_ipv4_any_version + of);
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl + of);
+	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	if (inner_options_size > 40)
+		return fr_up(skb, reason_vxlan_out_ipv4_any_options + of);
+	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
 static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *data,
 						   __u64 inner_options_end, __u64 payload_len,
 						   struct val_networks *n)
@@ -608,16 +628,9 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_vxlan_out_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 34ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, 0))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_vxlan_out_truncated);
@@ -676,6 +689,32 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	}
 
 	return vxlan_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
+}
+
+static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_vxlan_out_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_vxlan_out_ipv6_version + of);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_vxlan_out_mapped_address + of);
+	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (inner_end > skb->len)
+		return fr_up(skb, reason_vxlan_out_ipv6_payload_length + of);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_vxlan_out_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_vxlan_out_multicast + of);
+		return fr_up(skb, reason_vxlan_out_martian_destination + of);
+	}
+
+	*end = inner_end;
+	return 0;
 }
 
 static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -999,22 +1038,9 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_out_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_out_mapped_address);
-	__u64 inner_end = 54ULL + be16(&ipv6->payload_length);
-	if (inner_end > skb->len)
-		return fr_up(skb, reason_vxlan_out_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_vxlan_out_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_vxlan_out_multicast);
-		return fr_up(skb, reason_vxlan_out_martian_destination);
-	}
+	__u64 inner_end;
+	if (check_ipv6(skb, data, data_end, 14, &inner_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
@@ -1537,16 +1563,10 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_geneve_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_geneve_out_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_geneve_out_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_geneve_out_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 34ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
+			   reason_geneve_out_truncated - reason_vxlan_out_truncated))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_geneve_out_truncated);
@@ -1956,22 +1976,10 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_geneve_out_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_geneve_out_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_geneve_out_mapped_address);
-	__u64 inner_end = 54ULL + be16(&ipv6->payload_length);
-	if (inner_end > skb->len)
-		return fr_up(skb, reason_geneve_out_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_geneve_out_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_geneve_out_multicast);
-		return fr_up(skb, reason_geneve_out_martian_destination);
-	}
+	__u64 inner_end;
+	if (check_ipv6(skb, data, data_end, 14, &inner_end, reason_geneve_out_truncated -
+		       reason_vxlan_out_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
@@ -2224,16 +2232,10 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_ipip_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_ipip_out_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_ipip_out_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_ipip_out_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 34ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, reason_ipip_out_truncated -
+			   reason_vxlan_out_truncated))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_ipip_out_truncated);
@@ -2383,22 +2385,10 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_ipip_out_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_ipip_out_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_ipip_out_mapped_address);
-	__u64 inner_end = 54ULL + be16(&ipv6->payload_length);
-	if (inner_end > skb->len)
-		return fr_up(skb, reason_ipip_out_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_out_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_ipip_out_multicast);
-		return fr_up(skb, reason_ipip_out_martian_destination);
-	}
+	__u64 inner_end;
+	if (check_ipv6(skb, data, data_end, 14, &inner_end, reason_ipip_out_truncated -
+		       reason_vxlan_out_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
@@ -2843,16 +2833,10 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_fou_out_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_fou_out_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_fou_out_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_fou_out_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 34ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, reason_fou_out_truncated -
+			   reason_vxlan_out_truncated))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_fou_out_truncated);
@@ -3190,22 +3174,10 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_fou_out_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_fou_out_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_fou_out_mapped_address);
-	__u64 inner_end = 54ULL + be16(&ipv6->payload_length);
-	if (inner_end > skb->len)
-		return fr_up(skb, reason_fou_out_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_fou_out_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_fou_out_multicast);
-		return fr_up(skb, reason_fou_out_martian_destination);
-	}
+	__u64 inner_end;
+	if (check_ipv6(skb, data, data_end, 14, &inner_end, reason_fou_out_truncated -
+		       reason_vxlan_out_truncated))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
@@ -3332,9 +3304,111 @@ enum {
 	reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
 };
 
-static __always_inline int vxlan_in_ipv4_eth_ipv4_any_send(struct __sk_buff *skb, void *data,
-							   __u64 inner_options_end,
-							   __u64 payload_len)
+static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				      const __u32 at, __u64 *end, const __u32 of)
+{
+	struct hdr_ipv4 *ipv4 = data + at;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_vxlan_in_truncated + of);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_vxlan_in_ipv4_version + of);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_vxlan_in_ip_options + of);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_vxlan_in_ipv4_reserved + of);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_vxlan_in_fragment + of);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_vxlan_in_ipv4_total_length + of);
+	__u64 outer_end = at + be16(&ipv4->total_length);
+	if (outer_end > skb->len)
+		return fr_up(skb, reason_vxlan_in_ipv4_total_length + of);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_vxlan_in_ipv4_checksum + of);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_vxlan_in_martian_source + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_vxlan_in_multicast + of);
+		return fr_up(skb, reason_vxlan_in_martian_destination + of);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_vxlan_in_not_udp + of);
+
+	*end = outer_end;
+	return 0;
+}
+
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_vxlan_in_truncated);
+	if ((at + sizeof(*udp)) > outer_end)
+		return fr_up(skb, reason_vxlan_in_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_vxlan_in_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_vxlan_in_gso_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_vxlan_in_udp_length);
+	if (be16(&udp->dst_port) != 0x12b5)
+		return fr_up(skb, reason_vxlan_in_not_vxlan);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 udp_end, const __u32 at)
+{
+	struct hdr_vxlan *vxlan = data + at;
+
+	if ((void *)(vxlan + 1) > data_end)
+		return fr_up(skb, reason_vxlan_in_truncated);
+	if ((at + sizeof(*vxlan)) > udp_end)
+		return fr_up(skb, reason_vxlan_in_truncated);
+	if (be8(&vxlan->flags) != 8)
+		return fr_up(skb, reason_vxlan_in_vxlan_flags);
+	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
+		return fr_up(skb, reason_vxlan_in_vxlan_reserved);
+	if (be8(&vxlan->reserved_2) != 0)
+		return fr_up(skb, reason_vxlan_in_vxlan_reserved_2);
+
+	return 0;
+}
+
+static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 udp_end, const __u32 at, __u64 *end,
+					    const __u32 of, const __u32 of_2)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return fr_up(skb, reason_vxlan_in_truncated + of);
+	if ((at + sizeof(*ipv4_any)) > udp_end)
+		return fr_up(skb, reason_vxlan_in_truncated + of);
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_vxlan_in_ipv4_any_version + of_2);
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl + of_2);
+	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	if (inner_options_size > 40)
+		return fr_up(skb, reason_vxlan_in_ipv4_any_options + of_2);
+	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
+
+static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
+						       __u64 inner_options_end, __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4_any *ipv4_any = data + 64;
@@ -3382,9 +3456,10 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_send(struct __sk_buff *skb
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule_send(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_1,
-	struct bpf_fib_lookup *fib_1)
+static __always_inline int vxlan_in_ipv4_ipv4_any_rule_send(struct __sk_buff *skb, void *data,
+							    __u64 inner_options_end,
+							    __u64 payload_len, struct fr_hop *hop_1,
+							    struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -3433,9 +3508,9 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule_send(struct __sk_buff
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule(struct __sk_buff *skb, void *data,
-							   __u64 udp_end, __u64 inner_options_end,
-							   __u64 inner_end, struct val_peers *p)
+static __always_inline int vxlan_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data,
+						       __u64 udp_end, __u64 inner_options_end,
+						       __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -3479,14 +3554,14 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rule(struct __sk_buff *skb
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_eth_ipv4_any_rule_send(skb, data, inner_options_end, payload_len,
-						    &hop_1, &fib_1);
+	return vxlan_in_ipv4_ipv4_any_rule_send(skb, data, inner_options_end, payload_len, &hop_1,
+						&fib_1);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rest(struct __sk_buff *skb, void *data,
-							   __u64 udp_end, __u64 inner_options_end,
-							   __u64 inner_end, struct val_peers *p,
-							   struct val_own *own)
+static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
+						       __u64 udp_end, __u64 inner_options_end,
+						       __u64 inner_end, struct val_peers *p,
+						       struct val_own *own)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -3515,19 +3590,18 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any_rest(struct __sk_buff *skb
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv4_eth_ipv4_any_send(skb, data, inner_options_end, payload_len);
+		return vxlan_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
 	if (!fr_has(own))
-		return vxlan_in_ipv4_eth_ipv4_any_rule(skb, data, udp_end, inner_options_end,
-						       inner_end, p);
+		return vxlan_in_ipv4_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
+						   p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, void *data,
-						      void *data_end, const struct fr_lease *lease,
-						      __u64 udp_end)
+static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+						  const struct fr_lease *lease, __u64 udp_end)
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 64;
@@ -3536,18 +3610,9 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 	struct hdr_eth *eth = data + 50;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (84ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 84ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_2(skb, data, data_end, udp_end, 64, &inner_options_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
@@ -3604,12 +3669,35 @@ static __always_inline int vxlan_in_ipv4_eth_ipv4_any(struct __sk_buff *skb, voi
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
-	return vxlan_in_ipv4_eth_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
-					       own);
+	return vxlan_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
+					   own);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
-							    __u64 payload_len)
+static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_vxlan_in_truncated);
+	if ((at + sizeof(*ipv6)) > udp_end)
+		return fr_up(skb, reason_vxlan_in_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_vxlan_in_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_vxlan_in_mapped_address);
+	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_vxlan_in_ipv6_payload_length);
+	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
+		return fr_up(skb, reason_vxlan_in_gso_packet);
+
+	*end = inner_end;
+	return 0;
+}
+
+static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
+							__u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 64;
@@ -3653,7 +3741,7 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_send_ipv6(struct __sk_buff *sk
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(struct __sk_buff *skb, void *data,
+static __always_inline int vxlan_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *skb, void *data,
 	__u64 payload_len, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 64;
@@ -3697,9 +3785,8 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(struct __sk_buf
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv6_rule(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_end,
-						       struct val_peers *p)
+static __always_inline int vxlan_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+						   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -3747,45 +3834,33 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6_rule(struct __sk_buff *skb, vo
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_eth_ipv6_rule_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
+	return vxlan_in_ipv4_ipv6_rule_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv6_rest(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_end,
-						       struct val_peers *p, struct val_own *own)
+static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+						   __u64 inner_end, struct val_peers *p,
+						   struct val_own *own)
 {
 	/* when: own */
 	if (!fr_has(own))
-		return vxlan_in_ipv4_eth_ipv6_rule(skb, data, udp_end, inner_end, p);
+		return vxlan_in_ipv4_ipv6_rule(skb, data, udp_end, inner_end, p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
 }
 
-static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_vxlan *vxlan = data + 42;
+	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_eth *eth = data + 50;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (104ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_mapped_address);
-	__u64 inner_end = 104ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_ipv6_payload_length);
-
-	/* hook: "tc/ingress" */
-	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+	__u64 inner_end;
+	if (check_ipv6_2(skb, data, data_end, udp_end, 64, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	struct val_peers *p;
@@ -3850,17 +3925,27 @@ static __always_inline int vxlan_in_ipv4_eth_ipv6(struct __sk_buff *skb, void *d
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv4_eth_ipv6_send_ipv6(skb, data, payload_len);
+		return vxlan_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv4_eth_ipv6_rest(skb, data, udp_end, inner_end, p, own);
+	return vxlan_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p, own);
 }
 
-static __always_inline int vxlan_in_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					 const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 50;
 
+	__u64 outer_end;
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, outer_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
+
+	/* vxlan: { */
+	if (check_vxlan(skb, data, data_end, udp_end, 42))
+		return TC_ACT_UNSPEC;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (64ULL > udp_end)
@@ -3868,86 +3953,44 @@ static __always_inline int vxlan_in_ipv4_eth(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
-		return vxlan_in_ipv4_eth_ipv4_any(skb, data, data_end, lease, udp_end);
+		return vxlan_in_ipv4_ipv4_any(skb, data, data_end, lease, udp_end);
 	if (be16(&eth->type) == 0x86dd)
-		return vxlan_in_ipv4_eth_ipv6(skb, data, data_end, lease, udp_end);
+		return vxlan_in_ipv4_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_vxlan_in_not_inner);
 }
 
-static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
+static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void *data_end,
+					const __u32 at, __u64 *end, const __u32 of,
+					const __u32 of_2)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_vxlan *vxlan = data + 42;
+	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_in_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_vxlan_in_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_vxlan_in_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_vxlan_in_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_vxlan_in_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_vxlan_in_truncated + of);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_vxlan_in_ipv6_version + of_2);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_vxlan_in_mapped_address + of_2);
+	__u64 outer_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
 	if (outer_end > skb->len)
-		return fr_up(skb, reason_vxlan_in_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_vxlan_in_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_vxlan_in_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_vxlan_in_multicast);
-		return fr_up(skb, reason_vxlan_in_martian_destination);
+		return fr_up(skb, reason_vxlan_in_ipv6_payload_length + of_2);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_vxlan_in_martian_source + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_vxlan_in_multicast + of);
+		return fr_up(skb, reason_vxlan_in_martian_destination + of);
 	}
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_vxlan_in_not_udp + of);
 
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_vxlan_in_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (42ULL > outer_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_vxlan_in_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_vxlan_in_udp_length);
-	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_vxlan_in_not_vxlan);
-
-	/* vxlan: { */
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (50ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-
-	/* {name: "flags", bits: 8, is: 0x08}, */
-	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_vxlan_in_vxlan_flags);
-
-	/* {name: "reserved", bits: 24, is: 0}, */
-	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
-		return fr_up(skb, reason_vxlan_in_vxlan_reserved);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&vxlan->reserved_2) != 0)
-		return fr_up(skb, reason_vxlan_in_vxlan_reserved_2);
-
-	return vxlan_in_ipv4_eth(skb, data, data_end, lease, udp_end);
+	*end = outer_end;
+	return 0;
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len)
+static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
+							    __u64 inner_options_end,
+							    __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4_any *ipv4_any = data + 84;
@@ -3996,8 +4039,8 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_send_ipv4(struct __sk_buff
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule_send_ipv4(struct __sk_buff *skb,
-	void *data, __u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
+static __always_inline int vxlan_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buff *skb, void *data,
+	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
 	struct bpf_fib_lookup *fib_3)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 84;
@@ -4048,9 +4091,9 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule_send_ipv4(struct __sk
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule(struct __sk_buff *skb, void *data,
-							   __u64 udp_end, __u64 inner_options_end,
-							   __u64 inner_end, struct val_peers *p)
+static __always_inline int vxlan_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data,
+						       __u64 udp_end, __u64 inner_options_end,
+						       __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -4096,14 +4139,14 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rule(struct __sk_buff *skb
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_eth_ipv4_any_rule_send_ipv4(skb, data, inner_options_end, payload_len,
-							 &hop_3, &fib_3);
+	return vxlan_in_ipv6_ipv4_any_rule_send_ipv4(skb, data, inner_options_end, payload_len,
+						     &hop_3, &fib_3);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rest(struct __sk_buff *skb, void *data,
-							   __u64 udp_end, __u64 inner_options_end,
-							   __u64 inner_end, struct val_peers *p,
-							   struct val_own *own)
+static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
+						       __u64 udp_end, __u64 inner_options_end,
+						       __u64 inner_end, struct val_peers *p,
+						       struct val_own *own)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -4134,20 +4177,18 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any_rest(struct __sk_buff *skb
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv6_eth_ipv4_any_send_ipv4(skb, data, inner_options_end,
-							    payload_len);
+		return vxlan_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
 	if (!fr_has(own))
-		return vxlan_in_ipv6_eth_ipv4_any_rule(skb, data, udp_end, inner_options_end,
-						       inner_end, p);
+		return vxlan_in_ipv6_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
+						   p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, void *data,
-						      void *data_end, const struct fr_lease *lease,
-						      __u64 udp_end)
+static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
+						  const struct fr_lease *lease, __u64 udp_end)
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 84;
@@ -4156,18 +4197,9 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 	struct hdr_eth *eth = data + 70;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (104ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_vxlan_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 104ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_2(skb, data, data_end, udp_end, 84, &inner_options_end, 0, 0))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0xff));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
@@ -4227,12 +4259,12 @@ static __always_inline int vxlan_in_ipv6_eth_ipv4_any(struct __sk_buff *skb, voi
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
-	return vxlan_in_ipv6_eth_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
-					       own);
+	return vxlan_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p,
+					   own);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv6_send(struct __sk_buff *skb, void *data,
-						       __u64 payload_len)
+static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
+						   __u64 payload_len)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 84;
@@ -4276,9 +4308,9 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6_send(struct __sk_buff *skb, vo
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv6_rule_send(struct __sk_buff *skb, void *data,
-							    __u64 payload_len, struct fr_hop *hop_4,
-							    struct bpf_fib_lookup *fib_4)
+static __always_inline int vxlan_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, void *data,
+							__u64 payload_len, struct fr_hop *hop_4,
+							struct bpf_fib_lookup *fib_4)
 {
 	struct hdr_ipv6 *ipv6 = data + 84;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
@@ -4321,9 +4353,8 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6_rule_send(struct __sk_buff *sk
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv6_rule(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_end,
-						       struct val_peers *p)
+static __always_inline int vxlan_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+						   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
@@ -4373,53 +4404,41 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6_rule(struct __sk_buff *skb, vo
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_eth_ipv6_rule_send(skb, data, payload_len, &hop_4, &fib_4);
+	return vxlan_in_ipv6_ipv6_rule_send(skb, data, payload_len, &hop_4, &fib_4);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv6_rest(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_end,
-						       struct val_peers *p, struct val_own *own)
+static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+						   __u64 inner_end, struct val_peers *p,
+						   struct val_own *own)
 {
 	/* when: own */
 	if (!fr_has(own))
-		return vxlan_in_ipv6_eth_ipv6_rule(skb, data, udp_end, inner_end, p);
+		return vxlan_in_ipv6_ipv6_rule(skb, data, udp_end, inner_end, p);
 
 	/* "?(name)_in": { */
 	return fr_up(skb, reason_vxlan_in_no_rule);
 }
 
-static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-						  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					      const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 84;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_vxlan *vxlan = data + 62;
+	struct hdr_ipv6 *ipv6_2 = data + 84;
 	struct hdr_eth *eth = data + 70;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (124ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_mapped_address);
-	__u64 inner_end = 124ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_vxlan_in_ipv6_payload_length);
-
-	/* hook: "tc/ingress" */
-	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
+	__u64 inner_end;
+	if (check_ipv6_2(skb, data, data_end, udp_end, 84, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", kind, "?(name).vni"], "own?": own: ["... */
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.remote, ipv6_2->src, 0);
-		fr_put_v6(key.local, ipv6_2->dst, 0);
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 1;
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
@@ -4432,7 +4451,7 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->dst, 0);
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_vxlan_in_changing);
@@ -4443,13 +4462,13 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 	/* when:  "inner_eth.dst == p.own && ?(checked)" */
 	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
 	      (p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_vxlan_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
@@ -4461,10 +4480,9 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
-				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
-				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
-				ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -4480,17 +4498,27 @@ static __always_inline int vxlan_in_ipv6_eth_ipv6(struct __sk_buff *skb, void *d
 
 		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
-		return vxlan_in_ipv6_eth_ipv6_send(skb, data, payload_len);
+		return vxlan_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv6_eth_ipv6_rest(skb, data, udp_end, inner_end, p, own);
+	return vxlan_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p, own);
 }
 
-static __always_inline int vxlan_in_ipv6_eth(struct __sk_buff *skb, void *data, void *data_end,
-					     const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					 const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 70;
 
+	__u64 outer_end;
+	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, 0, 0))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, outer_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
+
+	/* vxlan: { */
+	if (check_vxlan(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (84ULL > udp_end)
@@ -4498,72 +4526,10 @@ static __always_inline int vxlan_in_ipv6_eth(struct __sk_buff *skb, void *data, 
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
-		return vxlan_in_ipv6_eth_ipv4_any(skb, data, data_end, lease, udp_end);
+		return vxlan_in_ipv6_ipv4_any(skb, data, data_end, lease, udp_end);
 	if (be16(&eth->type) == 0x86dd)
-		return vxlan_in_ipv6_eth_ipv6(skb, data, data_end, lease, udp_end);
+		return vxlan_in_ipv6_ipv6(skb, data, data_end, lease, udp_end);
 	return fr_up(skb, reason_vxlan_in_not_inner);
-}
-
-static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					 const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_vxlan *vxlan = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_vxlan_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_vxlan_in_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_vxlan_in_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_vxlan_in_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_vxlan_in_multicast);
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	}
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_vxlan_in_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (62ULL > outer_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_vxlan_in_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_vxlan_in_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_vxlan_in_udp_length);
-	if (be16(&udp->dst_port) != 0x12b5)
-		return fr_up(skb, reason_vxlan_in_not_vxlan);
-
-	/* vxlan: { */
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (70ULL > udp_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-
-	/* {name: "flags", bits: 8, is: 0x08}, */
-	if (be8(&vxlan->flags) != 8)
-		return fr_up(skb, reason_vxlan_in_vxlan_flags);
-
-	/* {name: "reserved", bits: 24, is: 0}, */
-	if ((be16(vxlan->reserved) << 8 | be8(vxlan->reserved + 2)) != 0)
-		return fr_up(skb, reason_vxlan_in_vxlan_reserved);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&vxlan->reserved_2) != 0)
-		return fr_up(skb, reason_vxlan_in_vxlan_reserved_2);
-
-	return vxlan_in_ipv6_eth(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
@@ -4633,6 +4599,59 @@ enum {
 	reason_geneve_in_mapped_address, reason_geneve_in_ipv6_payload_length,
 	reason_geneve_in_not_inner, reason_geneve_in_not_outer,
 };
+
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_geneve_in_truncated);
+	if ((at + sizeof(*udp)) > outer_end)
+		return fr_up(skb, reason_geneve_in_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_geneve_in_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_geneve_in_gso_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_geneve_in_udp_length);
+	if (be16(&udp->dst_port) != 0x17c1)
+		return fr_up(skb, reason_geneve_in_not_geneve);
+
+	*end = udp_end;
+	return 0;
+}
+
+static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_geneve *geneve = data + at;
+
+	if ((void *)(geneve + 1) > data_end)
+		return fr_up(skb, reason_geneve_in_truncated);
+	if ((at + sizeof(*geneve)) > udp_end)
+		return fr_up(skb, reason_geneve_in_truncated);
+	if ((be8(&geneve->version_words) >> 6) != 0)
+		return fr_up(skb, reason_geneve_in_geneve_version);
+	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
+		return fr_up(skb, reason_geneve_in_geneve_control);
+	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
+		return fr_up(skb, reason_geneve_in_geneve_critical);
+	if ((be8(&geneve->control_to_reserved) & 63) != 0)
+		return fr_up(skb, reason_geneve_in_geneve_reserved);
+	if (be16(&geneve->protocol) != 0x6558)
+		return fr_up(skb, reason_geneve_in_geneve_protocol);
+	if (be8(&geneve->reserved_2) != 0)
+		return fr_up(skb, reason_geneve_in_geneve_reserved_2);
+	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
+	if (geneve_options_size > 252)
+		return fr_up(skb, reason_geneve_in_geneve_options);
+	__u64 geneve_options_end = fr_forget(skb, (at + sizeof(*geneve)) + geneve_options_size);
+
+	*end = geneve_options_end;
+	return 0;
+}
 
 static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
 							__u64 geneve_options_end,
@@ -4806,9 +4825,15 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 							__u64 inner_options_end, __u64 inner_end,
 							struct val_peers *p, struct val_own *own)
 {
+	struct hdr_eth *eth = at_geneve_options_end;
+	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_udp *udp = data + 34;
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
+		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
@@ -4859,8 +4884,6 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_geneve *geneve = data + 42;
-	struct hdr_eth *eth = at_geneve_options_end;
-	struct hdr_udp *udp = data + 34;
 
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
@@ -4922,11 +4945,6 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
-		return fr_up(skb, reason_geneve_in_no_match);
 
 	return geneve_in_ipv4_ipv4_any_rest(skb, data, udp_end, geneve_options_end,
 					    at_geneve_options_end, inner_options_end, inner_end, p,
@@ -5196,26 +5214,24 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 					at_geneve_options_end, inner_end, p, own);
 }
 
-static __always_inline int geneve_in_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
 {
 	void *at_geneve_options_end;
-	struct hdr_geneve *geneve = data + 42;
 	struct hdr_eth *eth;
 
-	/* {name: "protocol", bits: 16, is: 0x6558}, // Ethernet */
-	if (be16(&geneve->protocol) != 0x6558)
-		return fr_up(skb, reason_geneve_in_geneve_protocol);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&geneve->reserved_2) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_reserved_2);
+	__u64 outer_end;
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_geneve_in_truncated -
+		       reason_vxlan_in_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
-	if (geneve_options_size > 252)
-		return fr_up(skb, reason_geneve_in_geneve_options);
-	__u64 geneve_options_end = fr_forget(skb, 50ULL + geneve_options_size);
+	__u64 geneve_options_end;
+	if (check_geneve(skb, data, data_end, udp_end, 42, &geneve_options_end))
+		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
 	if (at_geneve_options_end > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
@@ -5235,82 +5251,6 @@ static __always_inline int geneve_in_ipv4_rest(struct __sk_buff *skb, void *data
 		return geneve_in_ipv4_ipv6(skb, data, data_end, lease, udp_end, geneve_options_end,
 					   at_geneve_options_end);
 	return fr_up(skb, reason_geneve_in_not_inner);
-}
-
-static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_geneve *geneve = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_geneve_in_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_geneve_in_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_geneve_in_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_geneve_in_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_geneve_in_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_geneve_in_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_geneve_in_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_geneve_in_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_geneve_in_multicast);
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	}
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_geneve_in_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (42ULL > outer_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_geneve_in_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_geneve_in_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_geneve_in_udp_length);
-	if (be16(&udp->dst_port) != 0x17c1)
-		return fr_up(skb, reason_geneve_in_not_geneve);
-
-	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if ((void *)(geneve + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (50ULL > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-
-	/* {name: "version", bits: 2, is: 0}, */
-	if ((be8(&geneve->version_words) >> 6) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_version);
-
-	/* {name: "control", bits: 1, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_control);
-
-	/* {name: "critical", bits: 1, is: 0}, // there is an option that has to be understood */
-	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_critical);
-
-	/* {name: "reserved", bits: 6, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_reserved);
-
-	return geneve_in_ipv4_rest(skb, data, data_end, lease, udp_end);
 }
 
 static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb, void *data,
@@ -5488,9 +5428,16 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 							__u64 inner_options_end, __u64 inner_end,
 							struct val_peers *p, struct val_own *own)
 {
+	struct hdr_eth *eth = at_geneve_options_end;
+	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-	struct hdr_udp *udp = data + 54;
+
+	/* when:  "inner_eth.dst == p.own && ?(checked)" */
+	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
+		return fr_up(skb, reason_geneve_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
@@ -5545,8 +5492,6 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_geneve *geneve = data + 62;
-	struct hdr_eth *eth = at_geneve_options_end;
-	struct hdr_udp *udp = data + 54;
 
 	ipv4_any = at_geneve_options_end + 14;
 	if ((void *)(ipv4_any + 1) > data_end)
@@ -5608,12 +5553,6 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		if (found == FR_MISSING)
 			own = NULL;
 	}
-
-	/* when:  "inner_eth.dst == p.own && ?(checked)" */
-	if (!((ld32(eth->dst) == ld32(p->own) && ld16(eth->dst + 4) == ld16(p->own + 4)) &&
-	      (p->zero || !(be16(&udp->checksum) == 0) ||
-	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
-		return fr_up(skb, reason_geneve_in_no_match);
 
 	return geneve_in_ipv6_ipv4_any_rest(skb, data, udp_end, geneve_options_end,
 					    at_geneve_options_end, inner_options_end, inner_end, p,
@@ -5889,18 +5828,25 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 					at_geneve_options_end, inner_end, p, own);
 }
 
-static __always_inline int geneve_in_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
 {
 	void *at_geneve_options_end;
-	struct hdr_geneve *geneve = data + 62;
 	struct hdr_eth *eth;
 
+	__u64 outer_end;
+	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, reason_geneve_in_truncated -
+			 reason_vxlan_in_truncated, reason_geneve_in_ipv6_version -
+			 reason_vxlan_in_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_size = (be8(&geneve->version_words) & 63) * 4;
-	if (geneve_options_size > 252)
-		return fr_up(skb, reason_geneve_in_geneve_options);
-	__u64 geneve_options_end = fr_forget(skb, 70ULL + geneve_options_size);
+	__u64 geneve_options_end;
+	if (check_geneve(skb, data, data_end, udp_end, 62, &geneve_options_end))
+		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
 	if (at_geneve_options_end > data_end)
 		return fr_up(skb, reason_geneve_in_truncated);
@@ -5920,80 +5866,6 @@ static __always_inline int geneve_in_ipv6_rest(struct __sk_buff *skb, void *data
 		return geneve_in_ipv6_ipv6(skb, data, data_end, lease, udp_end, geneve_options_end,
 					   at_geneve_options_end);
 	return fr_up(skb, reason_geneve_in_not_inner);
-}
-
-static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease)
-{
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_geneve *geneve = data + 62;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_geneve_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_geneve_in_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_geneve_in_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_geneve_in_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_geneve_in_multicast);
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	}
-
-	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_geneve_in_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (62ULL > outer_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_geneve_in_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_geneve_in_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_geneve_in_udp_length);
-	if (be16(&udp->dst_port) != 0x17c1)
-		return fr_up(skb, reason_geneve_in_not_geneve);
-
-	/* {name: "options", bytes: "words * 4", max: 252}, */
-	if ((void *)(geneve + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if (70ULL > udp_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-
-	/* {name: "version", bits: 2, is: 0}, */
-	if ((be8(&geneve->version_words) >> 6) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_version);
-
-	/* {name: "control", bits: 1, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) >> 7) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_control);
-
-	/* {name: "critical", bits: 1, is: 0}, // there is an option that has to be understood */
-	if (((be8(&geneve->control_to_reserved) >> 6) & 1) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_critical);
-
-	/* {name: "reserved", bits: 6, is: 0}, */
-	if ((be8(&geneve->control_to_reserved) & 63) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_reserved);
-
-	/* {name: "protocol", bits: 16, is: 0x6558}, // Ethernet */
-	if (be16(&geneve->protocol) != 0x6558)
-		return fr_up(skb, reason_geneve_in_geneve_protocol);
-
-	/* {name: "reserved_2", bits: 8, is: 0}, */
-	if (be8(&geneve->reserved_2) != 0)
-		return fr_up(skb, reason_geneve_in_geneve_reserved_2);
-
-	return geneve_in_ipv6_rest(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
@@ -6057,6 +5929,28 @@ enum {
 	reason_ipip_in_no_rule, reason_ipip_in_ipv6_version, reason_ipip_in_mapped_address,
 	reason_ipip_in_ipv6_payload_length, reason_ipip_in_not_inner, reason_ipip_in_not_outer,
 };
+
+static __always_inline int check_ipv4_any_3(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv4_any *ipv4_any = data + at;
+
+	if ((void *)(ipv4_any + 1) > data_end)
+		return fr_up(skb, reason_ipip_in_truncated);
+	if ((at + sizeof(*ipv4_any)) > outer_end)
+		return fr_up(skb, reason_ipip_in_truncated);
+	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_ipip_in_ipv4_any_version);
+	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
+		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
+	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
+	if (inner_options_size > 40)
+		return fr_up(skb, reason_ipip_in_ipv4_any_options);
+	__u64 inner_options_end = fr_forget(skb, (at + sizeof(*ipv4_any)) + inner_options_size);
+
+	*end = inner_options_end;
+	return 0;
+}
 
 static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
 						      __u64 inner_options_end, __u64 payload_len)
@@ -6212,18 +6106,9 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 	struct hdr_ipv4_any *ipv4_any = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if (54ULL > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_ipip_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_ipip_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 54ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_3(skb, data, data_end, outer_end, 34, &inner_options_end))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_ipip_in_truncated);
@@ -6292,6 +6177,27 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 	}
 
 	return ipip_in_ipv4_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+}
+
+static __always_inline int check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_ipip_in_truncated);
+	if ((at + sizeof(*ipv6)) > outer_end)
+		return fr_up(skb, reason_ipip_in_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_ipip_in_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_mapped_address);
+	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (inner_end > outer_end)
+		return fr_up(skb, reason_ipip_in_ipv6_payload_length);
+
+	*end = inner_end;
+	return 0;
 }
 
 static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
@@ -6428,20 +6334,12 @@ static __always_inline int ipip_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *d
 static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 outer_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 34;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if (74ULL > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_ipip_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_mapped_address);
-	__u64 inner_end = 74ULL + be16(&ipv6->payload_length);
-	if (inner_end > outer_end)
-		return fr_up(skb, reason_ipip_in_ipv6_payload_length);
+	__u64 inner_end;
+	if (check_ipv6_4(skb, data, data_end, outer_end, 34, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -6703,18 +6601,9 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 	struct hdr_ipv4_any *ipv4_any = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if (74ULL > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_ipip_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_ipip_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 74ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_3(skb, data, data_end, outer_end, 54, &inner_options_end))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_ipip_in_truncated);
@@ -6921,28 +6810,20 @@ static __always_inline int ipip_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *d
 static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 outer_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 54;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if (94ULL > outer_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_ipip_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_mapped_address);
-	__u64 inner_end = 94ULL + be16(&ipv6->payload_length);
-	if (inner_end > outer_end)
-		return fr_up(skb, reason_ipip_in_ipv6_payload_length);
+	__u64 inner_end;
+	if (check_ipv6_4(skb, data, data_end, outer_end, 54, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", IPIP, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.remote, ipv6_2->src, 0);
-		fr_put_v6(key.local, ipv6_2->dst, 0);
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 3;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
@@ -6955,7 +6836,7 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->dst, 0);
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_ipip_in_changing);
@@ -6965,8 +6846,8 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
 		return fr_drop(skb->len, reason_ipip_in_ecn);
 	}
 
@@ -7091,6 +6972,27 @@ enum {
 	reason_fou_in_mapped_address, reason_fou_in_ipv6_payload_length, reason_fou_in_not_inner,
 	reason_fou_in_not_outer,
 };
+
+static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 outer_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_fou_in_truncated);
+	if ((at + sizeof(*udp)) > outer_end)
+		return fr_up(skb, reason_fou_in_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_fou_in_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_fou_in_gso_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_fou_in_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
 
 static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data,
 						     __u64 inner_options_end, __u64 payload_len)
@@ -7247,35 +7149,7 @@ static __always_inline int
 fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
 			  __u64 inner_end, struct val_peers *p, struct val_own *own)
 {
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
 	/* when: own */
-	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_fou_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
-	}
 	if (!fr_has(own))
 		return fou_in_ipv4_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
 						 p);
@@ -7292,18 +7166,11 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (62ULL > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_fou_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_fou_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 62ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_2(skb, data, data_end, udp_end, 42, &inner_options_end,
+			     reason_fou_in_truncated - reason_vxlan_in_truncated,
+			     reason_fou_in_ipv4_any_version - reason_vxlan_in_ipv4_any_version))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
@@ -7358,7 +7225,55 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
+	/* when: own */
+	if (fr_has(own)) { /* rule */
+		/* }, for a in end {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_in_gso_packet);
+
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+
+		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
+		fr_shared_add(own->packets, 1);
+		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
+	}
+
 	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
+}
+
+static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 udp_end, const __u32 at, __u64 *end)
+{
+	struct hdr_ipv6 *ipv6 = data + at;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_fou_in_truncated);
+	if ((at + sizeof(*ipv6)) > udp_end)
+		return fr_up(skb, reason_fou_in_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_fou_in_ipv6_version);
+	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_fou_in_mapped_address);
+	__u64 inner_end = (at + sizeof(*ipv6)) + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_fou_in_ipv6_payload_length);
+
+	*end = inner_end;
+	return 0;
 }
 
 static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data,
@@ -7518,21 +7433,13 @@ static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *da
 static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 42;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (82ULL > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_fou_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_fou_in_mapped_address);
-	__u64 inner_end = 82ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_fou_in_ipv6_payload_length);
+	__u64 inner_end;
+	if (check_ipv6_5(skb, data, data_end, udp_end, 42, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
@@ -7607,50 +7514,15 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 static __always_inline int fou_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_fou_in_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_fou_in_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_fou_in_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_fou_in_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_fou_in_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_fou_in_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_fou_in_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_fou_in_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_fou_in_multicast);
-		return fr_up(skb, reason_fou_in_martian_destination);
-	}
+	__u64 outer_end;
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_fou_in_truncated -
+		       reason_vxlan_in_truncated))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_fou_in_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (42ULL > outer_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_fou_in_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_fou_in_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_fou_in_udp_length);
 	if (data + 43 > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
 	if ((be8(data + 42) >> 4) == 4 && (be8(data + 42) & 15) >= 5)
@@ -7819,37 +7691,7 @@ static __always_inline int
 fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
 			  __u64 inner_end, struct val_peers *p, struct val_own *own)
 {
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-
 	/* when: own */
-	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_in_gso_packet);
-
-		/* "?(FOU)": ["udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_fou_in_udp_checksum);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_fou_in_partial_checksum);
-
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		fr_shared_add(own->packets, 1);
-		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
-	}
 	if (!fr_has(own))
 		return fou_in_ipv6_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
 						 p);
@@ -7866,18 +7708,11 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (82ULL > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_fou_in_ipv4_any_version);
-	if ((be8(&ipv4_any->version_ihl) & 15) < 5)
-		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
-	__u64 inner_options_size = ((be8(&ipv4_any->version_ihl) & 15) * 4) - 20;
-	if (inner_options_size > 40)
-		return fr_up(skb, reason_fou_in_ipv4_any_options);
-	__u64 inner_options_end = fr_forget(skb, 82ULL + inner_options_size);
+	__u64 inner_options_end;
+	if (check_ipv4_any_2(skb, data, data_end, udp_end, 62, &inner_options_end,
+			     reason_fou_in_truncated - reason_vxlan_in_truncated,
+			     reason_fou_in_ipv4_any_version - reason_vxlan_in_ipv4_any_version))
+		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
@@ -7932,6 +7767,35 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
 	    (be8(&ipv4_any->dscp_ecn) & 3) == 0) {
 		return fr_drop(skb->len, reason_fou_in_ecn);
+	}
+
+	/* when: own */
+	if (fr_has(own)) { /* rule */
+		/* }, for a in end {a}] */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_fou_in_gso_packet);
+
+		/* "?(FOU)": ["udp", "outer"] */
+		if (!(be16(&udp->checksum) == 0 ||
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+				bpf_htons(be16(&udp->length)) +
+				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+			return fr_up(skb, reason_fou_in_udp_checksum);
+		__u64 payload_len = inner_end - inner_options_end;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 ||
+		      ((partial >> 16) >= inner_options_end &&
+		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+			return fr_up(skb, reason_fou_in_partial_checksum);
+
+		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+		fr_shared_add(p->packets, 1);
+
+		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
+		fr_shared_add(own->packets, 1);
+		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
 
 	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
@@ -8096,29 +7960,21 @@ static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *da
 static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_ipv6 *ipv6 = data + 62;
-	struct hdr_ipv6 *ipv6_2 = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_ipv6 *ipv6_2 = data + 62;
 	struct hdr_udp *udp = data + 54;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (102ULL > udp_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_fou_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_fou_in_mapped_address);
-	__u64 inner_end = 102ULL + be16(&ipv6->payload_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_fou_in_ipv6_payload_length);
+	__u64 inner_end;
+	if (check_ipv6_5(skb, data, data_end, udp_end, 62, &inner_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: {p: peers: ["outer.src", "outer.dst", FOU, 0], "own?": own: ["inner.dst"]} */
 	struct val_peers *p;
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.remote, ipv6_2->src, 0);
-		fr_put_v6(key.local, ipv6_2->dst, 0);
+		fr_put_v6(key.remote, ipv6->src, 0);
+		fr_put_v6(key.local, ipv6->dst, 0);
 		key.kind = 4;
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
@@ -8131,7 +7987,7 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	{
 		struct key_own key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->dst, 0);
+		fr_put_v6(key.addr, ipv6_2->dst, 0);
 		enum fr_found found = find_own(&key, lease, 16, &own);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_fou_in_changing);
@@ -8140,16 +7996,16 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	}
 
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
-	if (!(be16(&udp->dst_port) == (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
-				       0x15b4ULL) &&
+	if (!(be16(&udp->dst_port) == (((be8(ipv6_2->version_to_flow_label) >> 4) == 4) ?
+				       0x15b3ULL : 0x15b4ULL) &&
 				       (p->zero || !(be16(&udp->checksum) == 0) ||
-					(be8(ipv6_2->version_to_flow_label) >> 4) == 4)))
+					(be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
 	/* rule */
-	if (((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3 &&
-	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0) {
+	if (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 &&
+	    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0) {
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
@@ -8161,10 +8017,9 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
-				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
-				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
-				ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_fou_in_udp_checksum);
@@ -8189,40 +8044,16 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 static __always_inline int fou_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
-
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
-		return fr_up(skb, reason_fou_in_ipv6_version);
-	if (fr_is_v4(ipv6->src) || fr_is_v4(ipv6->dst))
-		return fr_up(skb, reason_fou_in_mapped_address);
-	__u64 outer_end = 54ULL + be16(&ipv6->payload_length);
-	if (outer_end > skb->len)
-		return fr_up(skb, reason_fou_in_ipv6_payload_length);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_fou_in_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_fou_in_multicast);
-		return fr_up(skb, reason_fou_in_martian_destination);
-	}
+	__u64 outer_end;
+	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, reason_fou_in_truncated -
+			 reason_vxlan_in_truncated, reason_fou_in_ipv6_version -
+			 reason_vxlan_in_ipv6_version))
+		return TC_ACT_UNSPEC;
+	__u64 udp_end;
+	if (check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
-	if (be8(&ipv6->next_header) != 17)
-		return fr_up(skb, reason_fou_in_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (62ULL > outer_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_fou_in_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
-		return fr_up(skb, reason_fou_in_gso_packet);
-	if (udp_end != outer_end)
-		return fr_up(skb, reason_fou_in_udp_length);
 	if (data + 63 > data_end)
 		return fr_up(skb, reason_fou_in_truncated);
 	if ((be8(data + 62) >> 4) == 4 && (be8(data + 62) & 15) >= 5)
