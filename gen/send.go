@@ -216,8 +216,8 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 // role.
 func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 	for _, o := range w.hdrs[net+1:] {
-		if role(o.h, "destination") != nil {
-			break // ports after another IP header belong to that
+		if w.hdrs[net].old == nil && role(o.h, "destination") != nil {
+			break // what the packet was before is left as it is
 		}
 		for _, p := range o.h.Parts {
 			if p.Addr == nil || p.Port == nil {
