@@ -55,7 +55,16 @@ func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 	}
 	report := filepath.Join(dir, reportName)
 	m := machines[k.Source.Arch]
-	cmd := exec.CommandContext(ctx, m.emulator, append(slices.Clone(m.args),
+	args := slices.Clone(m.args)
+	w := &wire{}
+	if os.Geteuid() == 0 { // else there are no devices, and the guest's check of them fails
+		if w, err = newWire(); err != nil {
+			return nil, err
+		}
+		args = append(args, w.args()...)
+	}
+	defer w.close()
+	cmd := exec.CommandContext(ctx, m.emulator, append(args,
 		"-accel", "tcg", // KVM is rare in virtual machines, and not needed
 		"-m", "1024", "-smp", "1",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
@@ -63,6 +72,7 @@ func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 		"-serial", "file:"+report,
 		"-kernel", k.Image(), "-initrd", initrd.Name(),
 		"-append", "console="+m.console+" quiet panic=-1 oops=panic mitigations=off")...)
+	cmd.ExtraFiles = w.taps
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("qemu: %w: %s", err, bytes.TrimSpace(out))

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/doctor"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
@@ -80,6 +82,7 @@ func added(l netlink.Link) (netlink.Link, error) { return l, netlink.LinkAdd(l) 
 
 var ways = []way{
 	{kind: "cable", make: func(e end) (netlink.Link, error) { return e.port(), nil }},
+	{kind: "virtio", make: func(e end) (netlink.Link, error) { return e.port(), nil }},
 	{kind: "vlan", make: func(e end) (netlink.Link, error) {
 		return added(&netlink.Vlan{LinkAttrs: e.above(), VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
 	}},
@@ -236,6 +239,7 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 	for _, software := range []bool{false, true} { // who completes the checksum: the client, or the relay's host at last
 		if err := errors.Join(
 			lab.line.ClientDev.SetTxChecksum(software), route.cable.SetTxChecksum(!software),
+			lab.line.RelayIn.SetTxChecksum(!software),
 		); err != nil {
 			return "", err
 		}
@@ -261,8 +265,7 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 
 // build makes the cable and the devices of a way, with addresses.
 func (lab *wayLab) build(w *way, n int) (*wayRoute, error) {
-	name := fmt.Sprintf("c%d", n)
-	here, there, err := lab.network.Join(lab.line.Relay, name, lab.line.Peer, name)
+	here, there, err := lab.cable(w, n)
 	if err != nil {
 		return nil, err
 	}
@@ -295,6 +298,53 @@ func (lab *wayLab) build(w *way, n int) (*wayRoute, error) {
 		return route, lab.leak(fmt.Sprintf("w%d", n), route.local)
 	}
 	return route, nil
+}
+
+// cable joins the relay and the peer.
+func (lab *wayLab) cable(w *way, n int) (here, there *testnet.Dev, err error) {
+	name := fmt.Sprintf("c%d", n)
+	if w.kind != "virtio" {
+		return lab.network.Join(lab.line.Relay, name, lab.line.Peer, name)
+	}
+	if here, err = take(testkernel.WireMACs[0], lab.line.Relay, name); err != nil {
+		return nil, nil, err
+	}
+	there, err = take(testkernel.WireMACs[1], lab.line.Peer, name)
+	return here, there, err
+}
+
+// take moves a device of the machine to a host. The error is EOPNOTSUPP where the machine has none.
+func take(mac string, host *testnet.Host, name string) (*testnet.Dev, error) {
+	machine, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	defer machine.Close()
+	all, err := machine.LinkList()
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(l netlink.Link) bool { return l.Attrs().HardwareAddr.String() == mac })
+	if i < 0 {
+		return nil, fmt.Errorf("no device %s: %w", mac, unix.EOPNOTSUPP)
+	}
+	if err := errors.Join(machine.LinkSetDown(all[i]), machine.LinkSetName(all[i], name)); err != nil {
+		return nil, err
+	}
+	var dev *testnet.Dev
+	err = host.Do(func() error {
+		if err := machine.LinkSetNsPid(all[i], unix.Gettid()); err != nil {
+			return err
+		}
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		a := l.Attrs()
+		dev = &testnet.Dev{Host: host, Name: name, Index: a.Index, MAC: a.HardwareAddr}
+		return netlink.LinkSetUp(l)
+	})
+	return dev, err
 }
 
 // build makes the device of one end, in its namespace.

@@ -155,9 +155,10 @@ func (r *run) check() error {
 		if _, ok := source(name); !ok && name != thisMachine {
 			return fmt.Errorf("there is no kernel %q", name)
 		}
-		if name == thisMachine && os.Geteuid() != 0 {
-			return errors.New("loading programs into this machine's kernel takes root (sudo make test-kernels)")
-		}
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("loading programs into this machine's kernel, and cables between emulated devices, take root " +
+			"(sudo make test-kernels)")
 	}
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
