@@ -40,6 +40,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 		counters: map[string]*ir.Counter{},
 		fanOuts:  map[string]*ir.Group{},
 		events:   map[string]*ir.Event{},
+		protos:   map[*ir.Member]int{},
 	}
 	for _, h := range s.Headers {
 		if _, shadowed := c.headers[h.Name.Value]; !shadowed {
@@ -80,4 +81,5 @@ type compiler struct {
 	fanOuts  map[string]*ir.Group
 	events   map[string]*ir.Event
 	programs []*program
+	protos   map[*ir.Member]int // of hops of rows: the IP protocol of the packets, see carries
 }

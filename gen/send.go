@@ -169,10 +169,65 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		}
 		if m := hopOf(to.row.Table, to.member, fm); m != nil && len(a.To.Path) == 2 {
 			hop.Row, hop.Member, hop.From, hop.To = to.row, m, nil, nil
+			w.carries(m, w.transport(net))
 		}
+	}
+	if hop.Row == nil {
+		w.flow(hop, net)
 	}
 	w.canLeave(from.x, to.x, hop, a.Pos)
 	w.finish(hop, state, a.Pos)
+}
+
+// transport returns the IP protocol of the header after the network header if it is one with ports, else 0: routing
+// rules and xfrm policies may ask for it.
+func (w *rewriter) transport(net int) int {
+	if net+1 == len(w.hdrs) {
+		return 0
+	}
+	ip, next := w.hdrs[net].h, w.hdrs[net+1].h
+	for _, a := range next.After {
+		for _, m := range a.Match {
+			if a.Parent.Value != ip.Name.Value || m.Is.Op != spec.IsEq || m.Is.Value.Kind != spec.LitInt {
+				continue
+			}
+			if p := m.Is.Value.Int; p == protoTCP || p == protoUDP {
+				return int(p)
+			}
+		}
+	}
+	return 0
+}
+
+const protoTCP, protoUDP = 6, 17
+
+// carries notes the protocol of packets that leave through a hop of a row. Of several, none is known when the row is
+// written.
+func (c *compiler) carries(m *ir.Member, proto int) {
+	if was, has := c.protos[m]; has && was != proto {
+		proto = 0
+	}
+	c.protos[m], m.Proto = proto, proto
+}
+
+// flow gives a route lookup the protocol and the ports that the packet leaves with.
+func (w *rewriter) flow(hop *ir.HopRef, net int) {
+	port := func(role string) ir.Expr {
+		o, f := w.port(net, role)
+		switch {
+		case f == nil:
+			return nil
+		case o.vals[f.Name.Value] != nil:
+			return o.vals[f.Name.Value]
+		case o.old != nil && o.old.fields[f.Name.Value] != nil:
+			return o.old.fields[f.Name.Value].load
+		}
+		return nil
+	}
+	proto, from, to := w.transport(net), port("source"), port("destination")
+	if proto != 0 && from != nil && to != nil {
+		hop.Proto, hop.FromPort, hop.ToPort = proto, from, to
+	}
 }
 
 // setPort gives a header the port of an endpoint, where set could give the field that value. (It may be a field that

@@ -272,7 +272,7 @@ func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 	for i := range row.hops {
 		rh := &row.hops[i]
 		if h := getHop(was[rh.off:]); fresh && h.State != HopNone {
-			rh.got = &resolved{hop: h, epoch: r.hops.epoch}
+			rh.got = &resolved{key: r.hops.narrow(rh.traffic), hop: h, epoch: r.hops.epoch}
 			r.hops.routes.Kick(true)
 		}
 	}

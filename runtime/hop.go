@@ -29,6 +29,8 @@ const (
 	HopUnreachable = abi.HopUnreachable
 	HopBlackhole   = abi.HopBlackhole
 	HopProhibit    = abi.HopProhibit
+	HopXfrm        = abi.HopXfrm
+	HopRule        = abi.HopRule
 )
 
 // Hop says how packets leave towards an address.
@@ -83,13 +85,13 @@ func (row *tableRow) members() []abi.Member {
 
 // rowHop is one hop in a row.
 type rowHop struct {
-	off int
-	key hopKey
-	hop *hop      // while the row is in the kernel
-	got *resolved // found ahead, so that nothing is asked of the kernel under relay.mu
+	off     int
+	traffic routes.Traffic // all that is known of the packets
+	hop     *hop           // while the row is in the kernel
+	got     *resolved      // found ahead, so that nothing is asked of the kernel under relay.mu
 }
 
-// hopKey is what a hop depends on.
+// hopKey is what a hop depends on: traffic, without what makes no difference.
 type hopKey = pathmtu.Key
 
 // findHops finds the hops in a row's value, and checks that both ends of each are hosts, and of one family.
@@ -105,10 +107,10 @@ func (row *tableRow) findHops() error {
 				if why := notAHost(to); why != "" && !to.IsLinkLocalUnicast() {
 					return &ValueError{Where: strconv.Quote(m.Name), Value: to, Reason: why}
 				}
-				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{To: to}})
+				row.hops = append(row.hops, rowHop{off: m.Off, traffic: routes.Traffic{To: to, Router: true}})
 			}
 		case abi.KindHop:
-			key := hopKey{To: addr(m.To)}
+			key := routes.Traffic{To: addr(m.To), Flow: row.flow(&m)}
 			if why := notAHost(key.To); why != "" {
 				return &ValueError{Where: strconv.Quote(m.To), Value: key.To, Reason: why}
 			}
@@ -125,7 +127,7 @@ func (row *tableRow) findHops() error {
 					}
 				}
 			}
-			row.hops = append(row.hops, rowHop{off: m.Off, key: key})
+			row.hops = append(row.hops, rowHop{off: m.Off, traffic: key})
 		}
 	}
 	return nil
@@ -166,6 +168,7 @@ type hops struct {
 }
 
 type resolved struct {
+	key   hopKey
 	hop   Hop
 	via   routes.Neighbour
 	epoch uint64
@@ -186,6 +189,7 @@ func newHops(r *Relay) (*hops, error) {
 			}
 		}
 	}
+	h.tellPrograms()
 	return h, nil
 }
 
@@ -209,7 +213,7 @@ func (h *hops) resolve(key hopKey) (Hop, routes.Neighbour) {
 	if h.routes == nil {
 		return h.relay.opt.Routes(key.From, key.To), routes.Neighbour{}
 	}
-	hop, via := h.routes.Resolve(key.From, key.To)
+	hop, via := h.routes.Resolve(key)
 	return Hop(h.paths.Limit(key, hop, via)), via
 }
 
@@ -219,19 +223,20 @@ func (h *hops) prepare(rows []*tableRow) {
 		for i := range row.hops {
 			rh := &row.hops[i]
 			h.relay.mu.Lock()
-			known, epoch := h.byKey[rh.key] != nil, h.epoch
+			key, epoch := h.narrow(rh.traffic), h.epoch
+			known := h.byKey[key] != nil
 			h.relay.mu.Unlock()
 			if known {
 				continue
 			}
-			hop, via := h.resolve(rh.key)
+			hop, via := h.resolve(key)
 			if h.routes != nil && hop.State == HopNeighbour {
 				h.routes.Probe(via) // so that it is known soon
 			}
 			if h.routes != nil {
-				h.paths.Recheck(rh.key.To, routes.Hop(hop))
+				h.paths.Recheck(key.To, routes.Hop(hop))
 			}
-			rh.got = &resolved{hop, via, epoch}
+			rh.got = &resolved{key, hop, via, epoch}
 		}
 	}
 }
@@ -248,15 +253,16 @@ func (h *hops) use(row *tableRow) {
 func (h *hops) enter(row *tableRow) {
 	for i := range row.hops {
 		rh := &row.hops[i]
-		e := h.byKey[rh.key]
+		key := h.narrow(rh.traffic)
+		e := h.byKey[key]
 		if e == nil {
 			got := rh.got
-			if got == nil { // it was known a moment ago
-				now, via := h.resolve(rh.key)
-				got = &resolved{now, via, h.epoch}
+			if got == nil || got.key != key { // it was known a moment ago, or rules have changed since
+				now, via := h.resolve(key)
+				got = &resolved{key, now, via, h.epoch}
 			}
-			e = &hop{key: rh.key, now: got.hop, via: got.via, rows: map[*tableRow]struct{}{}}
-			h.byKey[rh.key] = e
+			e = &hop{key: key, now: got.hop, via: got.via, rows: map[*tableRow]struct{}{}}
+			h.byKey[key] = e
 			if h.routes != nil && got.epoch != h.epoch {
 				h.routes.Kick(true) // the network changed since: look again
 			}
@@ -275,7 +281,7 @@ func (h *hops) drop(row *tableRow) {
 		}
 		delete(rh.hop.rows, row)
 		if len(rh.hop.rows) == 0 {
-			delete(h.byKey, rh.key)
+			delete(h.byKey, rh.hop.key)
 		}
 		rh.hop = nil
 	}
@@ -300,23 +306,27 @@ func (h *hops) apply(e *hop, now Hop, via routes.Neighbour) (news *NextHop) {
 		news, e.lost = &is, !was
 	}
 	for row := range e.rows {
-		if row.receiver != nil {
-			r.lists.rehop(row.receiver) // a row isn't changed while a list has it
-			continue
-		}
-		for _, rh := range row.hops {
-			if rh.hop == e {
-				now.put(row.value[rh.off:])
-			}
-		}
-		// A session's row is ours alone. Another row is what user space put, since nothing else writes hops.
-		if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil &&
-			!errors.Is(err, ebpf.ErrKeyNotExist) {
-			r.log.Error("a row can't follow a change of route",
-				"relay", r.desc.Name, "to", e.key.To, "error", row.table.explain(err))
-		}
+		h.rewrite(row)
 	}
 	return news
+}
+
+// rewrite gives the kernel a row with its hops as they are now; a receiver gets a new one. relay.mu is held.
+func (h *hops) rewrite(row *tableRow) {
+	r := h.relay
+	if row.receiver != nil {
+		r.lists.rehop(row.receiver) // a row isn't changed while a list has it
+		return
+	}
+	for _, rh := range row.hops {
+		rh.hop.now.put(row.value[rh.off:])
+	}
+	// A session's row is ours alone. Another row is what user space put, since nothing else writes hops.
+	if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil &&
+		!errors.Is(err, ebpf.ErrKeyNotExist) {
+		r.log.Error("a row can't follow a change of route", "relay", r.desc.Name, "to", row.hops[0].traffic.To,
+			"error", row.table.explain(err))
+	}
 }
 
 // sayHops is how many next hops that are lost or found at once are logged one by one.
@@ -330,9 +340,9 @@ func (h *hops) say(all []NextHop) {
 			return
 		}
 		if one.Missing() {
-			h.relay.say(slog.LevelWarn, "a next hop is lost", "to", one.To, "state", one.State, "rows", one.Rows)
+			h.relay.say(slog.LevelWarn, "a next hop is lost", "to", one.destination(), "state", one.State, "rows", one.Rows)
 		} else {
-			h.relay.say(slog.LevelInfo, "a next hop is found again", "to", one.To, "rows", one.Rows)
+			h.relay.say(slog.LevelInfo, "a next hop is found again", "to", one.destination(), "rows", one.Rows)
 		}
 	}
 }
@@ -376,13 +386,15 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 			return
 		default:
 		}
-		now, via := h.resolve(e.key)
-		if h.routes != nil && now.State == HopNeighbour && !asked[via] {
-			asked[via] = true
-			h.routes.Probe(via)
-		}
-		if one := h.apply(e, now, via); one != nil {
-			news = append(news, *one)
+		for _, e := range h.regroup(e) {
+			now, via := h.resolve(e.key)
+			if h.routes != nil && now.State == HopNeighbour && !asked[via] {
+				asked[via] = true
+				h.routes.Probe(via)
+			}
+			if one := h.apply(e, now, via); one != nil {
+				news = append(news, *one)
+			}
 		}
 	}
 }
@@ -426,6 +438,9 @@ func (h *hops) follow() {
 		}
 		began := time.Now()
 		all, some := h.routes.Changes()
+		if all {
+			h.tellPrograms()
+		}
 		paths := h.paths.Changes()
 		h.refresh(context.Background(), func(e *hop) bool { return all || some[e.via] || paths[e.key.To] })
 		// A host whose network never rests must not cost us more than a quarter of a processor.

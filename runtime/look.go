@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -84,6 +85,11 @@ func (r *Relay) SessionsAfter(kind string, id uint64, n int) []*Session {
 type NextHop struct {
 	From netip.Addr // invalid: packets keep the source that they have
 	To   netip.Addr
+	// Proto, FromPort and ToPort are the IP protocol and the ports of the packets where a routing rule or an xfrm policy
+	// for the addresses asks for them; 0 where none does, or where they aren't known.
+	Proto            uint8
+	FromPort, ToPort uint16
+	Router           bool // To is a router, as in `send: via`
 	Hop
 	Rows int // how many rows of sessions, tables and receivers need it
 	// Copies says that a receiver needs it: unlike a single packet, a copy isn't sent where the neighbour's link-layer
@@ -97,7 +103,11 @@ func (h NextHop) Missing() bool {
 }
 
 func (e *hop) public() NextHop {
-	out := NextHop{From: e.key.From, To: e.key.To, Hop: e.now, Rows: len(e.rows)}
+	out := NextHop{
+		From: e.key.From, To: e.key.To, Router: e.key.Router,
+		Proto: e.key.Flow.Proto, FromPort: e.key.Flow.FromPort, ToPort: e.key.Flow.ToPort,
+		Hop: e.now, Rows: len(e.rows),
+	}
 	for row := range e.rows {
 		if out.Copies = row.receiver != nil; out.Copies || len(row.table.relay.groups) == 0 {
 			break
@@ -110,7 +120,8 @@ func (e *hop) public() NextHop {
 func (row *tableRow) nextHops() (out []NextHop) {
 	for _, h := range row.hops {
 		out = append(out, NextHop{
-			From: h.key.From, To: h.key.To, Hop: getHop(row.value[h.off:]), Rows: 1, Copies: row.receiver != nil,
+			From: h.traffic.From, To: h.traffic.To, Router: h.traffic.Router, Hop: getHop(row.value[h.off:]), Rows: 1,
+			Copies: row.receiver != nil,
 		})
 	}
 	return out
@@ -155,13 +166,29 @@ func (r *Relay) NextHops() []NextHop {
 		}
 	}
 	r.mu.Unlock()
-	slices.SortFunc(out, func(a, b NextHop) int {
-		if c := a.To.Compare(b.To); c != 0 {
-			return c
-		}
-		return a.From.Compare(b.From)
-	})
+	slices.SortFunc(out, NextHop.Compare)
 	return out
+}
+
+// destination is To, with the port if it matters.
+func (h NextHop) destination() any {
+	if h.ToPort != 0 {
+		return netip.AddrPortFrom(h.To, h.ToPort)
+	}
+	return h.To
+}
+
+// Compare orders next hops by what they are for: first by where they lead.
+func (h NextHop) Compare(other NextHop) int {
+	router := func(h NextHop) int {
+		if h.Router {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(h.To.Compare(other.To), h.From.Compare(other.From), cmp.Compare(h.Proto, other.Proto),
+		cmp.Compare(h.FromPort, other.FromPort), cmp.Compare(h.ToPort, other.ToPort),
+		cmp.Compare(router(h), router(other)))
 }
 
 // RowInfo is a row with all that belongs to it.

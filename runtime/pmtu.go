@@ -4,7 +4,6 @@ import (
 	"iter"
 	"maps"
 
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/icmp"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pathmtu"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
@@ -50,10 +49,8 @@ func (e *hop) Ports() iter.Seq[icmp.Ports] {
 	return func(yield func(icmp.Ports) bool) {
 		for row := range e.rows {
 			for _, rh := range row.hops {
-				if rh.hop != e {
-					continue
-				}
-				if p, ok := row.ports(rh.off); ok && !yield(p) {
+				// packets that are sent through a router aren't this host's
+				if rh.hop == e && !rh.traffic.Router && !yield(ports(rh.traffic.Flow)) {
 					return
 				}
 			}
@@ -61,22 +58,13 @@ func (e *hop) Ports() iter.Seq[icmp.Ports] {
 	}
 }
 
-// ports returns the ports of packets that the row sends through the hop at off; false for a next hop, whose packets
-// aren't this host's.
-func (row *tableRow) ports(off int) (icmp.Ports, bool) {
-	members := row.members()
-	for _, m := range members {
-		if m.Kind != abi.KindHop || m.Off != off {
-			continue
+// ports are the ports of a flow, as errors are compared with them.
+func ports(f routes.Flow) icmp.Ports {
+	known := func(port uint16) int32 {
+		if port == 0 {
+			return icmp.AnyPort
 		}
-		port := func(name string) int32 {
-			m := abi.Find(members, name)
-			if m == nil || m.Kind != abi.KindEndpoint {
-				return icmp.AnyPort
-			}
-			return int32(abi.Order.Uint16(row.value[m.Off+abi.EndpointPort:]))
-		}
-		return icmp.Ports{From: port(m.From), To: port(m.To)}, true
+		return int32(port)
 	}
-	return icmp.Ports{}, false
+	return icmp.Ports{From: known(f.FromPort), To: known(f.ToPort)}
 }

@@ -97,7 +97,7 @@ func TestPathMTUOfKernel(t *testing.T) {
 			}
 			b.report(t, c.error)
 			until(t, 3*time.Second, "the kernel's exception", func() bool {
-				hop, _ := r.hops.routes.Resolve(c.error.from.Addr(), c.error.to.Addr())
+				hop, _ := r.hops.routes.Resolve(hopKey{From: c.error.from.Addr(), To: c.error.to.Addr()})
 				return hop.MTU == c.mtu
 			})
 			c.open(t, r)
@@ -326,11 +326,11 @@ func TestPathMTUWithoutSource(t *testing.T) {
 		tooBig{from: own, to: netip.AddrPortFrom(gateway, 7000), mtu: 1000})
 	until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Ignored == 3 })
 	r.RefreshRoutes(bg)
-	if far, near := mtu(row.hops[0].key), mtu(hopKey{To: gateway}); far != 1500 || near != 1500 {
+	if far, near := mtu(row.hops[0].hop.key), mtu(hopKey{To: gateway, Router: true}); far != 1500 || near != 1500 {
 		t.Errorf("MTUs of %d and %d", far, near)
 	}
 	b.report(t, tooBig{from: own, to: to, mtu: 1000})
-	until(t, soon, "the MTU", func() bool { return mtu(row.hops[0].key) == 1000 })
+	until(t, soon, "the MTU", func() bool { return mtu(row.hops[0].hop.key) == 1000 })
 }
 
 // follow makes the relay follow a hop between two endpoints, as a row with that member would. The kernel has no such
@@ -366,7 +366,7 @@ func followMany(t testing.TB, r *Relay, n int) (keys []hopKey) {
 	for i := range n {
 		to := netip.AddrFrom4([4]byte{203, 0, byte(113 + i>>8), byte(i)})
 		from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(10000+i))
-		keys = append(keys, follow(t, r, hop, from, netip.AddrPortFrom(to, 7000)).hops[0].key)
+		keys = append(keys, follow(t, r, hop, from, netip.AddrPortFrom(to, 7000)).hops[0].hop.key)
 	}
 	return keys
 }
@@ -544,7 +544,11 @@ func TestPathMTUOfRows(t *testing.T) {
 			}
 			row := &tableRow{table: &Table{desc: &abi.Table{Value: members}}, value: value}
 			e := &hop{rows: map[*tableRow]struct{}{row: {}}}
-			row.hops = []rowHop{{off: 36, hop: e}}
+			copy(value[36+abi.NextHopAddr:], b[:])
+			if err := row.findHops(); err != nil || len(row.hops) != 1 {
+				t.Fatal(row.hops, err)
+			}
+			row.hops[0].hop = e
 			if got := slices.Collect(e.Ports()); !slices.Equal(got, tt.want) {
 				t.Errorf("ports %v, want %v", got, tt.want)
 			}
@@ -604,7 +608,7 @@ func makeExceptions(b *testing.B, n *bench, r *Relay, count int) {
 		from := netip.MustParseAddrPort("192.0.2.1:5000")
 		n.report(b, tooBig{from: from, to: netip.AddrPortFrom(to, 7000), mtu: 1000})
 		until(b, time.Second, "an exception", func() bool {
-			hop, _ := r.hops.routes.Resolve(netip.Addr{}, to)
+			hop, _ := r.hops.routes.Resolve(hopKey{To: to})
 			return hop.MTU == 1000
 		})
 	}

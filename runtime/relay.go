@@ -266,7 +266,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 			return err
 		}
 	}
-	if r.desc.HasHops() {
+	if r.desc.HasHops() || r.desc.Lookups {
 		if r.hops, err = newHops(r); err != nil {
 			return err
 		}

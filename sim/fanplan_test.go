@@ -120,7 +120,9 @@ func newFanPlan() *fanPlan {
 				Then: []ir.Stmt{&ir.Skip{Reason: fanLayer}},
 			},
 			&ir.CheckHop{Hop: hop, Length: bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(14)), TooBig: fanTooBig,
-				Reasons: [ir.HopStates]int{fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop}},
+				Reasons: [ir.HopStates]int{
+					fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop,
+				}},
 			fp.copy,
 		},
 	}

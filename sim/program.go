@@ -211,7 +211,9 @@ func leaves(state abi.HopState, clone bool) bool {
 	return state == ir.HopDirect || state == ir.HopNeighbour && !clone
 }
 
-var stateNames = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
+var stateNames = [ir.HopStates]string{
+	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
+}
 
 func (b *builder) fail(format string, args ...any) {
 	if b.err == nil {

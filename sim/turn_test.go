@@ -131,7 +131,9 @@ func newTurnPlan() *turnPlan {
 		&ir.If{Cond: &ir.IsV4{X: toAddr}, Note: "ipv4",
 			Then: []ir.Stmt{
 				&ir.CheckHop{Hop: ref, Length: bin(ir.Add, n, num(28)), TooBig: turnTooBig,
-					Reasons: [ir.HopStates]int{turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop}},
+					Reasons: [ir.HopStates]int{
+						turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop,
+					}},
 				&ir.Forward{
 					Rewrite: rw, Hop: ref, Usage: []*ir.Row{row}, Reason: turnSent, Fault: turnFault,
 					NoRoom: turnNoRoom,

@@ -36,7 +36,7 @@ func TestBlankOfCompleteChecksums(t *testing.T) {
 	sums := watchSums(t, line.PeerDev)
 	r := &fan{turn{u.load(t), u.plan}}
 	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
-		make([]byte, 24)...))
+		make([]byte, 32)...))
 	client, server := netip.MustParseAddrPort("198.51.100.2:40001"), netip.MustParseAddrPort("198.51.100.1:4433")
 	local := netip.AddrPortFrom(line.RelayOutAddr.V4, 4433)
 	var receivers []values

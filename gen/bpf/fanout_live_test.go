@@ -29,7 +29,7 @@ func loadFan(t *testing.T, u *unit) *fan {
 	t.Helper()
 	r := &fan{turn{u.load(t), u.plan}}
 	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
-		make([]byte, 24)...))
+		make([]byte, 32)...))
 	return r
 }
 

@@ -53,6 +53,9 @@ func (p *program) hopName(h *ir.HopRef) string {
 			key += " " + b.load(0, 8) + b.load(8, 8)
 		}
 	}
+	if h.Proto != 0 {
+		key += fmt.Sprint(" ", h.Proto, f.expr(h.FromPort), f.expr(h.ToPort))
+	}
 	if p.hops == nil {
 		p.hops = map[string]string{}
 	}
@@ -65,7 +68,7 @@ func (p *program) hopName(h *ir.HopRef) string {
 // checkHop renders the check that a packet can leave; rest are the statements after it.
 func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.quote(s.Pos)
-	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To)
+	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To, s.Hop.FromPort, s.Hop.ToPort)
 	if s.Hop.Row == nil {
 		f.routed[f.looked(s.Hop)] = true
 	}
@@ -100,7 +103,9 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 
 // unusable is the reason for which a packet can't leave through a hop. The helper adds to the first one.
 func (p *program) unusable(helper, hop string, s *ir.CheckHop, more ...abi.HopState) string {
-	states := []abi.HopState{ir.HopNone, ir.HopLocal, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit}
+	states := []abi.HopState{
+		ir.HopNone, ir.HopLocal, ir.HopUnreachable, ir.HopBlackhole, ir.HopProhibit, ir.HopXfrm, ir.HopRule,
+	}
 	for i, state := range append(states, more...) {
 		if s.Reasons[state] != s.Reasons[ir.HopNone]+i {
 			p.fail("the reasons at %s aren't in the order of states: %v", s.Pos, s.Reasons)
@@ -159,6 +164,11 @@ func (f *function) route(s *ir.CheckHop, length string) {
 		for i := range words {
 			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(first+4*i, 4))
 		}
+	}
+	if s.Hop.Proto != 0 {
+		f.stmt(s.Pos, "%s.l4_protocol = %d;", fib, s.Hop.Proto)
+		f.stmt(s.Pos, "%s.sport = bpf_htons(%s);", fib, f.expr(s.Hop.FromPort))
+		f.stmt(s.Pos, "%s.dport = bpf_htons(%s);", fib, f.expr(s.Hop.ToPort))
 	}
 	f.unless(s.Pos, fmt.Sprintf("fr_route(skb, &%s, %s, &%s)", fib, length, n.hop()), s.TooBig)
 }

@@ -57,7 +57,7 @@ func put(t *testing.T, m *ebpf.Map, key, value any) {
 func (r *turn) open(t *testing.T, client, server, relayed, peer netip.AddrPort, toPeer, toClient []byte) {
 	t.Helper()
 	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
-		make([]byte, 24)...))
+		make([]byte, 32)...))
 	put(t, r.Maps["fr_slots"], uint32(channelSlot), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), 1, 0,
 		0, 0, 0, 0, 0, 0))
 	for table, row := range channelRows(client, server, relayed, peer, toPeer, toClient) {

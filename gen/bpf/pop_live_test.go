@@ -45,7 +45,7 @@ func popVariable(t *testing.T, u *unit, family int, offload [2]bool) {
 		netip.AddrPortFrom(line.PeerAddr.Of(family), 6000)
 	relay := &turn{u.load(t), u.plan}
 	put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
-		make([]byte, 24)...))
+		make([]byte, 32)...))
 	for _, table := range u.plan.Tables {
 		if table.Name == "peers" {
 			row := values{"local": relayed, "remote": peer, "hop_remote": hop(1, line.RelayOut, line.PeerDev)}

@@ -24,7 +24,7 @@ func TestRoutes(t *testing.T) {
 		}
 		relay := &turn{u.load(t), u.plan}
 		put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
-			make([]byte, 24)...))
+			make([]byte, 32)...))
 		relay.attach(t, "back", line.RelayIn)
 		client, server := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001),
 			netip.AddrPortFrom(line.RelayInAddr.Of(family), 7)

@@ -46,7 +46,7 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 	peer := netip.AddrPortFrom(line.PeerAddr.Of(family), 7000)
 	relay := &fan{turn{u.load(t), u.plan}}
 	put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
-		make([]byte, 24)...))
+		make([]byte, 32)...))
 	to, out := peer, hop(1, line.RelayOut, line.PeerDev)
 	dst := peer.Addr().As16()
 	put(t, relay.Maps["tbl_ways"], dst[:], append(append(bytes.Clone(out), dst[:]...), make([]byte, 4)...))

@@ -79,6 +79,11 @@ func Desc(p *ir.Plan) abi.Desc {
 			Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required,
 		})
 	}
+	for s := range ir.AllStmts(p) {
+		if check, ok := s.(*ir.CheckHop); ok && check.Hop.Row == nil {
+			d.Lookups = true
+		}
+	}
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)
 	}
@@ -117,6 +122,7 @@ func members(s ir.Struct) []abi.Member {
 			if m.From != nil {
 				md.From = m.From.Name
 			}
+			md.Proto = m.Proto
 		}
 		out = append(out, md)
 	}

@@ -26,7 +26,9 @@ import (
 // errors.
 type pathLab struct {
 	*testing.T
+	net                        *testnet.Net
 	client, host, router, peer *testnet.Host
+	first                      *testnet.Dev   // of the router, which leads to the relay's host
 	narrow                     []*testnet.Dev // both ends of the router's link to the peer
 	relay                      *runtime.Relay
 	program                    string
@@ -63,6 +65,7 @@ func newPathLab(t *testing.T, spec, program string) *pathLab {
 	}
 	l := &pathLab{T: t, program: program}
 	net := testnet.Start(t)
+	l.net = net
 	hosts := map[string]**testnet.Host{"client": &l.client, "relay": &l.host, "router": &l.router, "peer": &l.peer}
 	for name, host := range hosts {
 		*host, err = net.Host(name)
@@ -77,11 +80,11 @@ func newPathLab(t *testing.T, spec, program string) *pathLab {
 		return left, right
 	}
 	join(l.client, "eth0", l.host, "eth0", "192.0.2.2/24", "192.0.2.1/24", "2001:db8:1::2/64", "2001:db8:1::1/64")
-	out, _ := join(l.host, "eth1", l.router, "eth0",
+	out, first := join(l.host, "eth1", l.router, "eth0",
 		"198.51.100.1/24", "198.51.100.254/24", "2001:db8:2::1/64", "2001:db8:2::fe/64")
 	near, far := join(l.router, "eth1", l.peer, "eth0",
 		"203.0.113.254/24", "203.0.113.2/24", "2001:db8:3::fe/64", "2001:db8:3::2/64")
-	l.narrow = []*testnet.Dev{near, far}
+	l.first, l.narrow = first, []*testnet.Dev{near, far}
 	l.mtu(pathMTU)
 	l.must(l.router.SetForwarding(true))
 	l.must(out.AddRoute("0.0.0.0/0", "198.51.100.254"))

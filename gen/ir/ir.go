@@ -85,6 +85,7 @@ type Member struct {
 	Hidden bool
 	To     *Member // Kind Hop: the endpoint (in the same value) that the hop leads to
 	From   *Member // Kind Hop: the endpoint that packets come from; nil: user space chooses no source
+	Proto  int     // Kind Hop: the IP protocol of the packets; 0: it isn't the same for all
 	Pos    diag.Pos
 }
 

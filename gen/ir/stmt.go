@@ -197,6 +197,8 @@ const (
 	HopUnreachable = abi.HopUnreachable // the route says unreachable, or there is no route
 	HopBlackhole   = abi.HopBlackhole
 	HopProhibit    = abi.HopProhibit
+	HopXfrm        = abi.HopXfrm // an xfrm policy is for the packets
+	HopRule        = abi.HopRule // a routing rule asks for what isn't known of them
 	HopStates      = abi.HopStates
 )
 
@@ -207,6 +209,9 @@ type HopRef struct {
 	Member   *Member
 	From, To Expr // Addr; Row nil
 	Family   int  // of the outgoing packet: 4 or 6
+	// of the outgoing packet, for the lookup; 0 and nil where no header with ports is known to follow
+	Proto            int
+	FromPort, ToPort Expr
 }
 
 // Up lets the packet pass to the stack untouched.

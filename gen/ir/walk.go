@@ -206,7 +206,7 @@ func (v *visitor) values(mvs []MemberValue) {
 
 func (v *visitor) hop(h *HopRef) {
 	if h != nil {
-		v.exprs(h.From, h.To)
+		v.exprs(h.From, h.To, h.FromPort, h.ToPort)
 	}
 }
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -157,8 +157,9 @@ enum {
 	reason_tap_gso_packet, reason_tap_changing, reason_tap_partial_checksum, reason_tap_no_taps,
 	reason_tap_no_memory, reason_tap_fault, reason_tap_address_family,
 	reason_tap_martian_source_2, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
-	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_no_neighbour,
-	reason_tap_copy, reason_tap_refused_by_device, reason_tap_no_rule,
+	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm,
+	reason_tap_rule, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
+	reason_tap_no_rule,
 };
 
 /* What is the same for all receivers. */

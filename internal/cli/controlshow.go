@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"net"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -368,13 +369,21 @@ func (l *live) showHops(missing bool) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{{"TO", "FROM", "STATE", "INTERFACE", "LINK ADDRESS", "MTU", "ROWS", "WHY"}}
+	rows := [][]string{{"TO", "FROM", "PROTOCOL", "STATE", "INTERFACE", "LINK ADDRESS", "MTU", "ROWS", "WHY"}}
 	for _, h := range all {
-		rows = append(rows, []string{h.To, h.From, h.State, h.Interface, h.MAC, fmt.Sprint(h.MTU), fmt.Sprint(h.Rows),
+		rows = append(rows, []string{withPort(h.To, h.ToPort), withPort(h.From, h.FromPort), h.Protocol, h.State, h.Interface, h.MAC, fmt.Sprint(h.MTU), fmt.Sprint(h.Rows),
 			h.Missing})
 	}
 	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
 	return err
+}
+
+// withPort is an address with its port, if that is known.
+func withPort(addr string, port uint16) string {
+	if port == 0 {
+		return addr
+	}
+	return net.JoinHostPort(addr, fmt.Sprint(port))
 }
 
 // memberCells are a row's values, in the order of the members.

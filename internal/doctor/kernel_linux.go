@@ -16,7 +16,7 @@ import (
 // system looks at the kernel, at what this process may do, and at devices.
 func system() []Check {
 	checks := append([]Check{kernel(), rights()}, featureChecks()...)
-	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog(), Merging())
+	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog(), Merging(), xfrm())
 	return append(checks, interfaces()...)
 }
 

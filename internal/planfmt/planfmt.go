@@ -209,6 +209,9 @@ func (w *writer) layout(what string, s ir.Struct) {
 			if m.From != nil {
 				text += ", from " + m.From.Name
 			}
+			if m.Proto != 0 {
+				text += fmt.Sprintf(", protocol %d", m.Proto)
+			}
 			w.line(none, "%s", text)
 		}
 	})

@@ -79,6 +79,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 var hopStates = [ir.HopStates]string{
 	ir.HopNone: "none", ir.HopDirect: "direct", ir.HopNeighbour: "neighbour", ir.HopLocal: "local",
 	ir.HopUnreachable: "unreachable", ir.HopBlackhole: "blackhole", ir.HopProhibit: "prohibit",
+	ir.HopXfrm: "xfrm", ir.HopRule: "rule",
 }
 
 func (w *writer) branch(p *ir.Program, s *ir.If) {
@@ -274,7 +275,11 @@ func hop(h *ir.HopRef) string {
 	if h.Row != nil {
 		return fmt.Sprintf("%s.%s (IPv%d)", h.Row.Name, h.Member.Name, h.Family)
 	}
-	return fmt.Sprintf("route(%s, %s) (IPv%d)", optional(h.From), optional(h.To), h.Family)
+	flow := ""
+	if h.Proto != 0 {
+		flow = fmt.Sprintf(", protocol %d, ports %s, %s", h.Proto, optional(h.FromPort), optional(h.ToPort))
+	}
+	return fmt.Sprintf("route(%s, %s%s) (IPv%d)", optional(h.From), optional(h.To), flow, h.Family)
 }
 
 func optional(e ir.Expr) string {

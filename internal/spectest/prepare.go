@@ -164,7 +164,9 @@ func keep[T any](p *preparer, pieces []T, put func(T)) []T {
 	})
 }
 
-var states = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
+var states = [ir.HopStates]string{
+	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
+}
 
 // find returns the element of a list that a test names, or reports that there is none.
 func find[T any](p *preparer, list []T, nameOf func(T) string, n spec.Name, code diag.Code, what string) (found T,

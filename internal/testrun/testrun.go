@@ -164,7 +164,7 @@ func (r *Relay) SetLease(deadline uint64) error {
 	if r.lease == nil {
 		return errors.New("the object has no map fr_lease")
 	}
-	value := make([]byte, 32)
+	value := make([]byte, abi.LeaseSize)
 	binary.LittleEndian.PutUint64(value, deadline)
 	if err := r.lease.Put(uint32(0), value); err != nil {
 		return fmt.Errorf("set the lease: %w", err)

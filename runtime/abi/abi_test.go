@@ -93,7 +93,7 @@ func full() *abi.Desc {
 			{Name: "flows", Kind: abi.TableHash, Size: 8, Key: id, KeySize: 4, ValueSize: 48, Session: "flow",
 				Value: []abi.Member{
 					{Name: "to", Kind: abi.KindEndpoint, Size: abi.EndpointSize},
-					{Name: "hop_to", Kind: abi.KindHop, Size: abi.HopSize, Off: 20, Hidden: true, To: "to"},
+					{Name: "hop_to", Kind: abi.KindHop, Size: abi.HopSize, Off: 20, Hidden: true, To: "to", Proto: 17},
 					{Name: abi.MemberSlot, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 40, Hidden: true},
 					{Name: abi.MemberGen, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44, Hidden: true},
 				}},
@@ -115,7 +115,7 @@ func full() *abi.Desc {
 			{Name: "all", Key: id, KeySize: 4, Receiver: id, ReceiverSize: 4, Max: 16, Rows: 32, Size: 2, Base: 1},
 		},
 		Events:    []abi.Event{{Name: "sent", Fields: id, Size: 20, Required: true}},
-		Receivers: 33, Credits: 5, Translations: 64, Ring: 4096,
+		Receivers: 33, Credits: 5, Translations: 64, Ring: 4096, Lookups: true,
 	}
 }
 
@@ -162,7 +162,7 @@ func TestLayoutOfAnotherVersion(t *testing.T) {
 	if err != nil || l.Version != 2 || l.Tables != nil {
 		t.Errorf("%+v, %v", l, err)
 	}
-	for _, text := range []string{"", "{", `{"version":3,"tables":[{"kind":"heap"}]}`, `{"version":3,"slots":"many"}`} {
+	for _, text := range []string{"", "{", `{"version":4,"tables":[{"kind":"heap"}]}`, `{"version":4,"slots":"many"}`} {
 		if l, err := abi.ReadLayout([]byte(text)); err == nil {
 			t.Errorf("%q was read as %+v", text, l)
 		}
@@ -185,7 +185,7 @@ func TestMaps(t *testing.T) {
 		got = append(got, text)
 	}
 	want := []string{
-		"fr_lease: array, 1 of 4 -> 32, mapped", "fr_reasons: per-CPU array, 2 of 4 -> 16",
+		"fr_lease: array, 1 of 4 -> 40, mapped", "fr_reasons: per-CPU array, 2 of 4 -> 16",
 		"fr_slots: array, 8 of 4 -> 16, mapped",
 		"fr_usage: per-CPU array, 8 of 4 -> 24", "fr_shared: array, 2 of 4 -> 8, mapped",
 		"fr_named: per-CPU array, 1 of 4 -> 8",

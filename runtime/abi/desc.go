@@ -28,6 +28,7 @@ type Desc struct {
 	Credits      int     `json:"credits,omitempty"`      // the first is never used
 	Translations int     `json:"translations,omitempty"` // rows
 	Ring         int     `json:"ring,omitempty"`         // bytes of the ring of events
+	Lookups      bool    `json:"lookups,omitempty"`      // a program looks up routes in the kernel
 }
 
 // Setting describes a setting.
@@ -56,6 +57,8 @@ type Member struct {
 	To string `json:"to,omitempty"`
 	// KindHop: the member that has the address packets come from; "": they have none of their own
 	From string `json:"from,omitempty"`
+	// KindHop: the IP protocol of the packets; 0: it isn't the same for all
+	Proto int `json:"proto,omitempty"`
 }
 
 // Count is how many values the member has.

@@ -93,12 +93,16 @@ const (
 	HopUnreachable                 // the route says unreachable, or there is no route
 	HopBlackhole                   // the route drops packets
 	HopProhibit                    // the route prohibits packets
+	HopXfrm                        // an xfrm (IPsec) policy is for the packets
+	HopRule                        // a routing rule asks for what isn't known of the packets: protocol or ports
 )
 
 // HopStates is how many states there are.
-const HopStates = 7
+const HopStates = 9
 
-var hopNames = []string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
+var hopNames = []string{
+	"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "xfrm", "rule",
+}
 
 // String names the kind as specs do.
 func (k Kind) String() string { return name("Kind", kindNames, k) }

@@ -42,7 +42,14 @@ const (
 	LeaseNow      = 8  // u64, jiffies, which fr_clock writes
 	LeaseChanges  = 16 // u64, which goes up before user space replaces or deletes a row
 	LeaseStoring  = 24 // u64, which goes up before and after user space writes an entry of an array: odd in between
-	LeaseSize     = 32
+	LeasePolicy   = 32 // u64, what route lookups in the kernel don't see: PolicyXfrm and PolicyRules
+	LeaseSize     = 40
+)
+
+// Bits of LeasePolicy, for IPv4; those of IPv6 are one further to the left.
+const (
+	PolicyXfrm  = 1 << 0 // an xfrm policy may be for packets that leave
+	PolicyRules = 1 << 2 // a routing rule asks for a protocol or for ports
 )
 
 // fr_reason.
@@ -148,7 +155,7 @@ func Structs() []Struct {
 		{Name: "fr_hop", Size: HopSize, About: "how packets leave towards an address", Members: []StructMember{
 			{"ifindex", "u32", HopIfindex, ""},
 			{"mtu", "u16", HopMTU, "of the device, route or path; more than 65535 is 65535"},
-			{"state", "u8", HopAt, "0 none, 1 direct, 2 neighbour, 3 local, 4 unreachable, 5 blackhole, 6 prohibit"},
+			{"state", "u8", HopAt, "0 none, 1 direct, 2 neighbour, 3 local, 4 unreachable, 5 blackhole, 6 prohibit, 7 xfrm, 8 rule"},
 			{"pad", "u8", 7, ""},
 			{"dst", "u8[6]", HopDst, "link-layer addresses, as they go into the frame"}, {"src", "u8[6]", HopSrc, ""},
 		}},
@@ -167,6 +174,11 @@ func Structs() []Struct {
 			{
 				"storing", "u64", LeaseStoring, "user space adds 1 before and after it writes an entry of an array; " +
 					"one such operation at a time",
+			},
+			{
+				"policy", "u64", LeasePolicy, "what route lookups in the kernel don't see: bit 0 (IPv4) and 1 (IPv6): " +
+					"an xfrm policy may be for packets that leave; bit 2 and 3: a routing rule asks for a protocol or " +
+					"for ports",
 			},
 		}},
 		{Name: "fr_reason", Size: ReasonSize, About: "an entry of `" + MapReasons + "`", Members: []StructMember{

@@ -9,9 +9,12 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -198,14 +201,21 @@ func (s *Server) nextHops(r *http.Request) (any, error) {
 }
 
 // hopPlace is where a next hop is in the list of all.
-func hopPlace(h runtime.NextHop) string { return h.To.String() + "," + h.From.String() }
+func hopPlace(h runtime.NextHop) string {
+	return fmt.Sprintf("%v,%v,%d,%d,%d,%v", h.To, h.From, h.Proto, h.FromPort, h.ToPort, h.Router)
+}
 
 // later says whether a next hop comes after a place. What isn't an address is before all of them.
 func later(h runtime.NextHop, place string) bool {
-	first, second, _ := strings.Cut(place, ",")
-	to, _ := netip.ParseAddr(first)
-	from, _ := netip.ParseAddr(second)
-	return cmp.Or(h.To.Compare(to), h.From.Compare(from)) > 0
+	parts := append(strings.Split(place, ","), make([]string, 5)...)
+	var other runtime.NextHop
+	other.To, _ = netip.ParseAddr(parts[0])
+	other.From, _ = netip.ParseAddr(parts[1])
+	number := func(s string, bits int) uint64 { n, _ := strconv.ParseUint(s, 10, bits); return n }
+	other.Proto = uint8(number(parts[2], 8))
+	other.FromPort, other.ToPort = uint16(number(parts[3], 16)), uint16(number(parts[4], 16))
+	other.Router = parts[5] == "true"
+	return h.Compare(other) > 0
 }
 
 // whyMissing says why no packet leaves by a next hop at present; "": it does, or the kernel sees to it.
@@ -219,7 +229,10 @@ func whyMissing(h runtime.NextHop) string {
 		runtime.HopUnreachable: "there is no route to the address, or its route is of type unreachable",
 		runtime.HopBlackhole:   "the route to the address is of type blackhole",
 		runtime.HopProhibit:    "the route to the address is of type prohibit",
-		runtime.HopNeighbour:   "the neighbour's link-layer address isn't known yet: no copies until it answers",
+		runtime.HopXfrm:        "an xfrm (IPsec) policy is for the packets: they pass to the stack",
+		runtime.HopRule: "a routing rule asks for a protocol or ports that aren't known before a packet comes: packets " +
+			"pass to the stack",
+		runtime.HopNeighbour: "the neighbour's link-layer address isn't known yet: no copies until it answers",
 	}[h.State]
 }
 
@@ -233,7 +246,14 @@ func (s *Server) hopView() func(runtime.NextHop) api.NextHop {
 		return names
 	})
 	return func(h runtime.NextHop) api.NextHop {
-		out := api.NextHop{To: h.To.String(), State: h.State.String(), Missing: whyMissing(h), Rows: h.Rows}
+		out := api.NextHop{To: h.To.String(), State: h.State.String(), Missing: whyMissing(h), Rows: h.Rows,
+			FromPort: h.FromPort, ToPort: h.ToPort, Router: h.Router}
+		switch h.Proto {
+		case unix.IPPROTO_UDP:
+			out.Protocol = "udp"
+		case unix.IPPROTO_TCP:
+			out.Protocol = "tcp"
+		}
 		if h.From.IsValid() {
 			out.From = h.From.String()
 		}

@@ -24,7 +24,7 @@ import (
 func object(t *testing.T) []byte {
 	t.Helper()
 	const text = `
-struct lease { __u64 deadline, now, changes, storing; };
+struct lease { __u64 deadline, now, changes, storing, policy; };
 struct count { __u64 packets, bytes; };
 #define ARRAY(n, t, v, f) struct { __uint(type, t); __uint(map_flags, f); __uint(max_entries, 1); \
 	__type(key, __u32); __type(value, v); } n SEC(".maps")

@@ -12,7 +12,7 @@
 
 struct endpoint { __u8 addr[16]; __u16 port; };
 struct hop { __u32 ifindex; __u16 mtu; __u8 state, pad, dst[6], src[6]; };
-struct lease { __u64 deadline, now, changes, storing; };
+struct lease { __u64 deadline, now, changes, storing, policy; };
 struct count { __u64 packets, bytes; };
 struct list { __u32 count, rows[MAX]; };
 struct row { struct endpoint local, remote; struct hop hop; __u32 value, skipped, credit, rate, ids, receiver; };

@@ -16,7 +16,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -136,6 +136,9 @@ const (
 	ForwardUnreachable        // the route's type is unreachable
 	ForwardBlackhole          // the route's type is blackhole
 	ForwardProhibit           // the route's type is prohibit
+	ForwardXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	ForwardRule
 	// tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet
 	ForwardTCPDataOffset
 	ForwardTCPOptions        // tcp.options is longer than the spec allows
@@ -362,6 +365,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "tcp_data_offset", Kind: abi.ReasonPunted,
 				Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
 			{Name: "tcp_options", Kind: abi.ReasonPunted, Doc: "tcp.options is longer than the spec allows"},

@@ -17,7 +17,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -174,14 +174,17 @@ const (
 	StreamsDeclinedUnreachable      // the route's type is unreachable
 	StreamsDeclinedBlackhole        // the route's type is blackhole
 	StreamsDeclinedProhibit         // the route's type is prohibit
-	StreamsDeclinedNoNeighbour      // the neighbour's link-layer address isn't resolved yet
-	StreamsCopy                     // a copy was sent
-	StreamsDeclinedRefusedByDevice  // the device refused the copy
-	StreamsIPv6Version              // ipv6.version is not 6
-	StreamsMappedAddress            // an IPv4-mapped address in an IPv6 header
-	StreamsIPv6PayloadLength        // ipv6.payload_length disagrees with the packet
-	StreamsDeclinedUDPChecksum      // udp.checksum is 0 (no checksum), which isn't allowed here
-	StreamsNotIP                    // no ip header here
+	StreamsDeclinedXfrm             // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	StreamsDeclinedRule
+	StreamsDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
+	StreamsCopy                    // a copy was sent
+	StreamsDeclinedRefusedByDevice // the device refused the copy
+	StreamsIPv6Version             // ipv6.version is not 6
+	StreamsMappedAddress           // an IPv4-mapped address in an IPv6 header
+	StreamsIPv6PayloadLength       // ipv6.payload_length disagrees with the packet
+	StreamsDeclinedUDPChecksum     // udp.checksum is 0 (no checksum), which isn't allowed here
+	StreamsNotIP                   // no ip header here
 )
 
 // Desc says what the reason means.
@@ -271,6 +274,9 @@ const (
 	StreamsAfterAckDeclinedUnreachable   // the route's type is unreachable
 	StreamsAfterAckDeclinedBlackhole     // the route's type is blackhole
 	StreamsAfterAckDeclinedProhibit      // the route's type is prohibit
+	StreamsAfterAckDeclinedXfrm          // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	StreamsAfterAckDeclinedRule
 	// the neighbour's link-layer address isn't resolved yet
 	StreamsAfterAckDeclinedNoNeighbour
 	StreamsAfterAckCopy                    // a copy was sent
@@ -322,36 +328,39 @@ const (
 	DatagramsMulticast // a multicast or broadcast destination
 	// a destination that no other host has: unspecified or loopback
 	DatagramsMartianDestination
-	DatagramsNotUDP                  // no udp header here
-	DatagramsUDPLength               // udp.length disagrees with the packet
-	DatagramsGSOPacket               // a GSO packet: several datagrams in one buffer
-	DatagramsLongHeader              // short.form is not 0
-	DatagramsShortFixed              // short.fixed is not 1
-	DatagramsShortReserved           // short.reserved is not 0
-	DatagramsKeyPhase                // short.key_phase is not 0
-	DatagramsShortPN                 // short.pn is longer than the spec allows
-	DatagramsOtherFrame              // datagram.type is not 48 or 49
-	DatagramsAnotherFrame            // datagram.length disagrees with the packet
-	DatagramsNoConnections           // no row in connections
-	DatagramsChanging                // user space changed rows at each attempt to read one
-	DatagramsPartialChecksum         // a partial checksum in a header that the stack doesn't name
-	DatagramsNoSubscribers           // no group in subscribers
-	DatagramsNoMemory                // the kernel has no memory to change the packet
-	DatagramsFault                   // dropped: the kernel failed after the first change
-	DatagramsDeclinedNumber          // no copy, as the spec says
-	DatagramsDeclinedSize            // no copy, as the spec says
-	DatagramsDeclinedLimit           // no copy, as the spec says
-	DatagramsDeclinedRefusedWindow   // no window left
-	DatagramsDeclinedContended       // too many processors spend from one credit at once
-	DatagramsDeclinedUnfitShortPN    // short.pn isn't there, or has no room for its new value
-	DatagramsDeclinedRingFull        // the ring of events is full
-	DatagramsDeclinedAddressFamily   // an address of the other IP version
-	DatagramsDeclinedTooBig          // larger than the MTU towards the destination
-	DatagramsDeclinedNoRoute         // no route to the destination
-	DatagramsDeclinedLocal           // the destination is this host
-	DatagramsDeclinedUnreachable     // the route's type is unreachable
-	DatagramsDeclinedBlackhole       // the route's type is blackhole
-	DatagramsDeclinedProhibit        // the route's type is prohibit
+	DatagramsNotUDP                // no udp header here
+	DatagramsUDPLength             // udp.length disagrees with the packet
+	DatagramsGSOPacket             // a GSO packet: several datagrams in one buffer
+	DatagramsLongHeader            // short.form is not 0
+	DatagramsShortFixed            // short.fixed is not 1
+	DatagramsShortReserved         // short.reserved is not 0
+	DatagramsKeyPhase              // short.key_phase is not 0
+	DatagramsShortPN               // short.pn is longer than the spec allows
+	DatagramsOtherFrame            // datagram.type is not 48 or 49
+	DatagramsAnotherFrame          // datagram.length disagrees with the packet
+	DatagramsNoConnections         // no row in connections
+	DatagramsChanging              // user space changed rows at each attempt to read one
+	DatagramsPartialChecksum       // a partial checksum in a header that the stack doesn't name
+	DatagramsNoSubscribers         // no group in subscribers
+	DatagramsNoMemory              // the kernel has no memory to change the packet
+	DatagramsFault                 // dropped: the kernel failed after the first change
+	DatagramsDeclinedNumber        // no copy, as the spec says
+	DatagramsDeclinedSize          // no copy, as the spec says
+	DatagramsDeclinedLimit         // no copy, as the spec says
+	DatagramsDeclinedRefusedWindow // no window left
+	DatagramsDeclinedContended     // too many processors spend from one credit at once
+	DatagramsDeclinedUnfitShortPN  // short.pn isn't there, or has no room for its new value
+	DatagramsDeclinedRingFull      // the ring of events is full
+	DatagramsDeclinedAddressFamily // an address of the other IP version
+	DatagramsDeclinedTooBig        // larger than the MTU towards the destination
+	DatagramsDeclinedNoRoute       // no route to the destination
+	DatagramsDeclinedLocal         // the destination is this host
+	DatagramsDeclinedUnreachable   // the route's type is unreachable
+	DatagramsDeclinedBlackhole     // the route's type is blackhole
+	DatagramsDeclinedProhibit      // the route's type is prohibit
+	DatagramsDeclinedXfrm          // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	DatagramsDeclinedRule
 	DatagramsDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	DatagramsCopy                    // a copy was sent
 	DatagramsDeclinedRefusedByDevice // the device refused the copy
@@ -1045,6 +1054,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -1057,7 +1069,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 63, Reasons: []abi.Reason{
+		{Name: "streams_after_ack", Hook: abi.HookIngress, L2: true, Base: 65, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1120,6 +1132,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -1132,7 +1147,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 127, Reasons: []abi.Reason{
+		{Name: "datagrams", Hook: abi.HookIngress, L2: true, Base: 131, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1184,6 +1199,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -1196,7 +1214,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 182, Reasons: []abi.Reason{
+		{Name: "acks", Hook: abi.HookIngress, L2: true, Base: 188, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1260,7 +1278,7 @@ var desc = abi.Desc{
 			{Name: "leased", Kind: abi.KindCounter, Size: 4, Off: 116},
 			{Name: "data", Kind: abi.KindCredit, Size: 4, Off: 120},
 			{Name: "window", Kind: abi.KindCredit, Size: 4, Off: 124},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 128, Hidden: true, To: "remote", From: "local"},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 128, Hidden: true, To: "remote", From: "local", Proto: 17},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 148, Hidden: true},
 		}, ReceiverSize: 152, Max: 512, Rows: 2048, Size: 64, Base: 1},
 	},

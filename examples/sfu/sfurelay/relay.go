@@ -17,7 +17,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -180,14 +180,17 @@ const (
 	VideoDeclinedUnreachable         // the route's type is unreachable
 	VideoDeclinedBlackhole           // the route's type is blackhole
 	VideoDeclinedProhibit            // the route's type is prohibit
-	VideoDeclinedNoNeighbour         // the neighbour's link-layer address isn't resolved yet
-	VideoCopy                        // a copy was sent
-	VideoDeclinedRefusedByDevice     // the device refused the copy
-	VideoIPv6Version                 // ipv6.version is not 6
-	VideoMappedAddress               // an IPv4-mapped address in an IPv6 header
-	VideoIPv6PayloadLength           // ipv6.payload_length disagrees with the packet
-	VideoDeclinedUDPChecksum         // udp.checksum is 0 (no checksum), which isn't allowed here
-	VideoNotIP                       // no ip header here
+	VideoDeclinedXfrm                // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	VideoDeclinedRule
+	VideoDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
+	VideoCopy                    // a copy was sent
+	VideoDeclinedRefusedByDevice // the device refused the copy
+	VideoIPv6Version             // ipv6.version is not 6
+	VideoMappedAddress           // an IPv4-mapped address in an IPv6 header
+	VideoIPv6PayloadLength       // ipv6.payload_length disagrees with the packet
+	VideoDeclinedUDPChecksum     // udp.checksum is 0 (no checksum), which isn't allowed here
+	VideoNotIP                   // no ip header here
 )
 
 // Desc says what the reason means.
@@ -252,14 +255,17 @@ const (
 	AudioDeclinedUnreachable         // the route's type is unreachable
 	AudioDeclinedBlackhole           // the route's type is blackhole
 	AudioDeclinedProhibit            // the route's type is prohibit
-	AudioDeclinedNoNeighbour         // the neighbour's link-layer address isn't resolved yet
-	AudioCopy                        // a copy was sent
-	AudioDeclinedRefusedByDevice     // the device refused the copy
-	AudioIPv6Version                 // ipv6.version is not 6
-	AudioMappedAddress               // an IPv4-mapped address in an IPv6 header
-	AudioIPv6PayloadLength           // ipv6.payload_length disagrees with the packet
-	AudioDeclinedUDPChecksum         // udp.checksum is 0 (no checksum), which isn't allowed here
-	AudioNotIP                       // no ip header here
+	AudioDeclinedXfrm                // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	AudioDeclinedRule
+	AudioDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
+	AudioCopy                    // a copy was sent
+	AudioDeclinedRefusedByDevice // the device refused the copy
+	AudioIPv6Version             // ipv6.version is not 6
+	AudioMappedAddress           // an IPv4-mapped address in an IPv6 header
+	AudioIPv6PayloadLength       // ipv6.payload_length disagrees with the packet
+	AudioDeclinedUDPChecksum     // udp.checksum is 0 (no checksum), which isn't allowed here
+	AudioNotIP                   // no ip header here
 )
 
 // Desc says what the reason means.
@@ -720,6 +726,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -732,7 +741,7 @@ var desc = abi.Desc{
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 52, Reasons: []abi.Reason{
+		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 54, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -780,6 +789,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -815,7 +827,7 @@ var desc = abi.Desc{
 			{Name: "sent", Kind: abi.KindCounter, Size: 4, Off: 64},
 			{Name: "octets", Kind: abi.KindCounter, Size: 4, Off: 68},
 			{Name: "rate", Kind: abi.KindBucket, Size: 4, Off: 72},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 76, Hidden: true, To: "remote", From: "local"},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 76, Hidden: true, To: "remote", From: "local", Proto: 17},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 96, Hidden: true},
 		}, ReceiverSize: 104, Max: 512, Rows: 8192, Size: 256, Base: 1},
 	},

@@ -16,7 +16,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -135,11 +135,14 @@ const (
 	ToPeerUnreachable        // the route's type is unreachable
 	ToPeerBlackhole          // the route's type is blackhole
 	ToPeerProhibit           // the route's type is prohibit
-	ToPeerUDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	ToPeerIPv6Version        // ipv6.version is not 6
-	ToPeerMappedAddress      // an IPv4-mapped address in an IPv6 header
-	ToPeerIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	ToPeerNotIP              // no ip header here
+	ToPeerXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	ToPeerRule
+	ToPeerUDPChecksum       // udp.checksum is 0 (no checksum), which isn't allowed here
+	ToPeerIPv6Version       // ipv6.version is not 6
+	ToPeerMappedAddress     // an IPv4-mapped address in an IPv6 header
+	ToPeerIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	ToPeerNotIP             // no ip header here
 )
 
 // Desc says what the reason means.
@@ -196,11 +199,14 @@ const (
 	ToClientUnreachable            // the route's type is unreachable
 	ToClientBlackhole              // the route's type is blackhole
 	ToClientProhibit               // the route's type is prohibit
-	ToClientUDPChecksum            // udp.checksum is 0 (no checksum), which isn't allowed here
-	ToClientIPv6Version            // ipv6.version is not 6
-	ToClientMappedAddress          // an IPv4-mapped address in an IPv6 header
-	ToClientIPv6PayloadLength      // ipv6.payload_length disagrees with the packet
-	ToClientNotIP                  // no ip header here
+	ToClientXfrm                   // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	ToClientRule
+	ToClientUDPChecksum       // udp.checksum is 0 (no checksum), which isn't allowed here
+	ToClientIPv6Version       // ipv6.version is not 6
+	ToClientMappedAddress     // an IPv4-mapped address in an IPv6 header
+	ToClientIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	ToClientNotIP             // no ip header here
 )
 
 // Desc says what the reason means.
@@ -319,7 +325,7 @@ var desc = abi.Desc{
 		}, KeySize: 40, Value: []abi.Member{
 			{Name: "relayed", Kind: abi.KindEndpoint, Size: 18},
 			{Name: "peer", Kind: abi.KindEndpoint, Size: 18, Off: 18},
-			{Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed"},
+			{Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed", Proto: 17},
 			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 56, Hidden: true},
 			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
 		}, ValueSize: 64, Session: "channel"},
@@ -330,7 +336,7 @@ var desc = abi.Desc{
 			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
 			{Name: "server", Kind: abi.KindEndpoint, Size: 18, Off: 18},
 			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 36},
-			{Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server"},
+			{Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server", Proto: 17},
 			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
 			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 64, Hidden: true},
 		}, ValueSize: 72, Session: "channel"},
@@ -388,6 +394,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
@@ -396,7 +405,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 39, Reasons: []abi.Reason{
+		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 41, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -434,6 +443,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},

@@ -189,7 +189,11 @@ type RowUse struct {
 type NextHop struct {
 	From      string `json:"from,omitempty"`
 	To        string `json:"to"`
-	State     string `json:"state"` // as in package abi
+	Protocol  string `json:"protocol,omitempty"`  // "udp" or "tcp", where a rule or an xfrm policy asks for it
+	FromPort  uint16 `json:"from_port,omitempty"` // likewise
+	ToPort    uint16 `json:"to_port,omitempty"`   // likewise
+	Router    bool   `json:"router,omitempty"`    // To is a router, as in `send: via`
+	State     string `json:"state"`               // as in package abi
 	Missing   string `json:"missing,omitempty"`
 	Interface string `json:"interface,omitempty"`
 	MAC       string `json:"mac,omitempty"`

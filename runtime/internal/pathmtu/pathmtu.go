@@ -55,8 +55,8 @@ const (
 	maxPaths  = 65536 // MTUs kept
 )
 
-// Key says which packets a next hop is for. From is invalid where packets have no source of their own.
-type Key struct{ From, To netip.Addr }
+// Key says which packets a next hop is for.
+type Key = routes.Traffic
 
 // Hops are the next hops of a relay. All other methods, and those of each [Hop], are called while they are locked.
 type Hops interface {
@@ -398,8 +398,11 @@ func (p *Paths) verify() {
 	var unknown []icmp.Quote
 	p.hops.Lock()
 	for q := range quotes {
-		if p.hops.Find(Key{To: q.To}) != nil {
-			unknown = append(unknown, q)
+		for _, key := range keys(netip.Addr{}, q) {
+			if p.hops.Find(key) != nil {
+				unknown = append(unknown, q)
+				break
+			}
 		}
 	}
 	p.hops.Unlock()
@@ -413,7 +416,7 @@ func (p *Paths) verify() {
 	p.hops.Lock()
 	byKey := map[Key]quoted{}
 	for q, n := range quotes {
-		for _, key := range []Key{{q.From, q.To}, {To: q.To}} {
+		for _, key := range append(keys(q.From, q), keys(netip.Addr{}, q)...) {
 			if p.hops.Find(key) == nil || !key.From.IsValid() && !local[q.From] {
 				continue
 			}
@@ -442,6 +445,27 @@ func (p *Paths) verify() {
 		}
 	}
 	p.mark(to)
+}
+
+// keys returns the keys of the hops that the packet of a quote may have been sent through: rows know more or less of
+// what they send.
+func keys(from netip.Addr, q icmp.Quote) []Key {
+	out := []Key{{From: from, To: q.To}}
+	if q.Ports.From == icmp.AnyPort {
+		return out
+	}
+	source, dest := uint16(q.Ports.From), uint16(q.Ports.To)
+	for _, proto := range []uint8{0, unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
+		for _, f := range []routes.Flow{
+			{Proto: proto, FromPort: source, ToPort: dest}, {Proto: proto, FromPort: source},
+			{Proto: proto, ToPort: dest}, {Proto: proto},
+		} {
+			if f != (routes.Flow{}) {
+				out = append(out, Key{From: from, To: q.To, Flow: f})
+			}
+		}
+	}
+	return out
 }
 
 // keep keeps the MTU of a hop's path where it is lower than what is known. It is forgotten when the hop is resolved, if

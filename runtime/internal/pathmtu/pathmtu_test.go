@@ -83,7 +83,7 @@ func (e *hop) Ports() iter.Seq[icmp.Ports]         { return slices.Values([]icmp
 
 // An MTU that is kept lowers that of its hop until it is old, the path is another one, or the kernel knows.
 func TestKept(t *testing.T) {
-	key := Key{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("203.0.113.9")}
+	key := Key{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("203.0.113.9")}
 	e := &hop{now: routes.Hop{State: abi.HopNeighbour, Ifindex: 3, MTU: 1500}, via: routes.Neighbour{Ifindex: 3}}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	resolver, err := routes.Open(log)

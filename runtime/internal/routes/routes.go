@@ -23,9 +23,11 @@ import (
 type Resolver struct {
 	log     *slog.Logger
 	ask     *netlink.Handle
-	asking  sync.RWMutex // held for reading while ask is used, since closing it is not safe meanwhile
+	sockets map[int]*nl.SocketHandle // by netlink protocol, for requests that ask has no function for
+	asking  sync.RWMutex             // held for reading while ask and sockets are used: closing isn't safe meanwhile
 	events  *nl.NetlinkSocket
-	changed chan struct{} // capacity 1: something is in dirty or all
+	xfrm    *nl.NetlinkSocket // nil: the kernel has no xfrm, or doesn't let this process know
+	changed chan struct{}     // capacity 1: something is in dirty or all
 
 	mu     sync.Mutex
 	over   bool
@@ -34,6 +36,11 @@ type Resolver struct {
 	all    bool               // routes, rules, links or addresses changed
 	dirty  map[Neighbour]bool // neighbours that changed
 	useErr bool               // probing failed before
+
+	rules         []rule // those that ask for a protocol or for ports
+	policies      policies
+	staleRules    bool // the copy has to be read again
+	stalePolicies bool
 
 	// Requests for routes that were sent to the kernel.
 	Requests atomic.Uint64
@@ -79,23 +86,53 @@ func Open(log *slog.Logger) (*Resolver, error) {
 	rt := &Resolver{
 		log: log, changed: make(chan struct{}, 1),
 		neigh: map[Neighbour]entry{}, links: map[int]netlink.Link{}, dirty: map[Neighbour]bool{},
+		sockets: map[int]*nl.SocketHandle{},
 	}
 	var err error
 	if rt.ask, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, err
 	}
+	if rt.sockets[unix.NETLINK_ROUTE], err = ownSocket(unix.NETLINK_ROUTE); err != nil {
+		rt.ask.Close()
+		return nil, err
+	}
 	// First listen, then read: a change in between is seen twice, not missed.
 	if rt.events, err = nl.Subscribe(unix.NETLINK_ROUTE, announcements...); err != nil {
 		rt.ask.Close()
+		rt.sockets[unix.NETLINK_ROUTE].Close()
 		return nil, err
 	}
 	// A burst that doesn't fit costs a resync and is no error, so neither is a small buffer.
 	_ = rt.events.SetReceiveBufferSize(1<<20, true)
-	if err := rt.readNeighbours(); err != nil {
-		rt.Close()
-		return nil, err
+	for _, read := range []func() error{rt.readNeighbours, rt.readRules} {
+		if err := read(); err != nil {
+			rt.Close()
+			return nil, err
+		}
+	}
+	err = rt.openXfrm()
+	if err == nil {
+		err = rt.readPolicies()
+	}
+	if err != nil {
+		log.Warn("xfrm (IPsec) policies can't be read, so packets are sent as if there were none: "+
+			"reading them takes CAP_NET_ADMIN", "error", err)
 	}
 	return rt, nil
+}
+
+// ownSocket opens a socket for requests, in the network namespace of the calling thread.
+func ownSocket(protocol int) (*nl.SocketHandle, error) {
+	s, err := nl.Subscribe(protocol) // to nothing
+	if err != nil {
+		return nil, err
+	}
+	// The kernel answers at once. Should it ever not, the relay must still be able to close.
+	if err := s.SetReceiveTimeout(&unix.Timeval{Sec: 5}); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &nl.SocketHandle{Socket: s}, nil
 }
 
 // Close ends Listen; what is asked from now on is answered as unreachable.
@@ -106,10 +143,16 @@ func (rt *Resolver) Close() {
 	rt.mu.Unlock()
 	if !over {
 		rt.events.Close()
+		if rt.xfrm != nil {
+			rt.xfrm.Close()
+		}
 		rt.asking.Lock()
 		defer rt.asking.Unlock()
 		rt.ask.Close()
 		rt.ask = nil
+		for _, s := range rt.sockets {
+			s.Close()
+		}
 	}
 }
 
@@ -125,20 +168,22 @@ func (rt *Resolver) with(f func(*netlink.Handle) error) error {
 
 // Listen reads announcements until Close.
 func (rt *Resolver) Listen() {
+	var both sync.WaitGroup
+	defer both.Wait()
+	if rt.xfrm != nil {
+		both.Go(rt.listenXfrm)
+	}
 	for {
 		msgs, _, err := rt.events.Receive()
 		if err != nil {
-			rt.mu.Lock()
-			over := rt.over
-			rt.mu.Unlock()
 			switch {
-			case over || errors.Is(err, unix.EBADF):
+			case rt.closed() || errors.Is(err, unix.EBADF):
 				return
 			case errors.Is(err, unix.ENOBUFS):
 				if err := rt.readNeighbours(); err != nil {
 					rt.log.Warn("neighbours can't be read", "error", err)
 				}
-				rt.Kick(true)
+				rt.stale(true, false)
 			case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			default:
 				rt.log.Error("changes of routes can't be followed any more", "error", err)
@@ -153,9 +198,48 @@ func (rt *Resolver) Listen() {
 					rt.note(n, m.Header.Type == unix.RTM_DELNEIGH) {
 					rt.Kick(false)
 				}
+			case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+				rt.stale(true, false)
 			default:
 				rt.Kick(true)
 			}
+		}
+	}
+}
+
+func (rt *Resolver) closed() bool {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	return rt.over
+}
+
+// stale says that rules, or policies, have changed, with which everything may have changed.
+func (rt *Resolver) stale(rules, policies bool) {
+	rt.mu.Lock()
+	rt.staleRules, rt.stalePolicies = rt.staleRules || rules, rt.stalePolicies || policies
+	rt.mu.Unlock()
+	rt.Kick(true)
+}
+
+// readAgain reads what has changed of rules and policies. What can't be read stays as it was, until something changes.
+func (rt *Resolver) readAgain() {
+	for _, one := range []struct {
+		stale *bool
+		what  string
+		read  func() error
+	}{{&rt.staleRules, "routing rules", rt.readRules}, {&rt.stalePolicies, "xfrm policies", rt.readPolicies}} {
+		rt.mu.Lock()
+		stale := *one.stale
+		*one.stale = false
+		rt.mu.Unlock()
+		if !stale {
+			continue
+		}
+		if err := one.read(); err != nil && !errors.Is(err, errClosed) {
+			rt.log.Error(one.what+" can't be read", "error", err)
+			rt.mu.Lock()
+			*one.stale = true
+			rt.mu.Unlock()
 		}
 	}
 }
@@ -184,8 +268,10 @@ func (rt *Resolver) AtRest() bool {
 	return !rt.all && len(rt.dirty) == 0
 }
 
-// Changes returns what has changed since the last call.
+// Changes returns what has changed since the last call. From then on, the resolver answers by the rules and policies as
+// they are now.
 func (rt *Resolver) Changes() (all bool, some map[Neighbour]bool) {
+	rt.readAgain()
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	all, some = rt.all, rt.dirty
@@ -262,58 +348,6 @@ func (rt *Resolver) Probe(via Neighbour) {
 	rt.useErr = rt.useErr || failed
 }
 
-// Resolve finds how packets from an address (if it is valid) to another leave, and through which neighbour.
-func (rt *Resolver) Resolve(from, to netip.Addr) (Hop, Neighbour) {
-	route, state := rt.route(from, to, 0)
-	var a *netlink.LinkAttrs
-	for vrfs := 0; ; vrfs++ {
-		if state != abi.HopNone {
-			return Hop{State: state}, Neighbour{}
-		}
-		link, err := rt.link(route.LinkIndex)
-		if err != nil {
-			return Hop{State: abi.HopUnreachable}, Neighbour{}
-		}
-		a = link.Attrs()
-		if link.Type() != "vrf" || vrfs > 0 {
-			break
-		}
-		// A route into a VRF leads to the device that stands for it, whose MTU is that of nothing. The VRF's own
-		// table says where packets leave.
-		route, state = rt.route(from, to, route.LinkIndex)
-	}
-	h := Hop{State: abi.HopNeighbour, Ifindex: route.LinkIndex, MTU: a.MTU}
-	if route.MTU > 0 {
-		h.MTU = route.MTU
-	}
-	if !HasEthernet(a) {
-		// A tunnel to one end: the kernel takes the link-layer header off. One to many ends has neighbours, too, which
-		// are the kernel's business.
-		if len(a.HardwareAddr) == 0 || a.RawFlags&unix.IFF_POINTOPOINT != 0 {
-			h.State = abi.HopDirect
-		}
-		return h, Neighbour{}
-	}
-	via := Neighbour{route.LinkIndex, to}
-	switch gw := route.Via.(type) {
-	case nil:
-		if addr, ok := netip.AddrFromSlice(route.Gw); ok && !addr.IsUnspecified() {
-			via.Addr = addr.Unmap()
-		}
-	case *netlink.Via:
-		if addr, ok := netip.AddrFromSlice(gw.Addr); ok {
-			via.Addr = addr.Unmap()
-		}
-	}
-	copy(h.Src[:], a.HardwareAddr)
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if n, ok := rt.neigh[via]; ok {
-		h.State, h.Dst = abi.HopDirect, n.mac
-	}
-	return h, via
-}
-
 // LinkMTU returns the MTU of a device, 0 where it is gone.
 func (rt *Resolver) LinkMTU(index int) int {
 	link, err := rt.link(index)
@@ -342,56 +376,6 @@ func (rt *Resolver) link(index int) (netlink.Link, error) {
 	rt.links[index] = link
 	rt.mu.Unlock()
 	return link, nil
-}
-
-// route asks the kernel for a route, in a VRF where one is given by the index of its device. Where there is none to
-// use, it returns the state that says so.
-func (rt *Resolver) route(from, to netip.Addr, vrf int) (netlink.Route, abi.HopState) {
-	list, err := rt.routeGet(to, from, vrf)
-	if from.IsValid() && err != nil && !rt.Local(from) {
-		// The kernel refuses a source that isn't one of this host's (a floating address, say). The route is the same
-		// without it.
-		list, err = rt.routeGet(to, netip.Addr{}, vrf)
-	}
-	switch {
-	case errors.Is(err, unix.EINVAL): // so IPv4 and IPv6 say blackhole
-		return netlink.Route{}, abi.HopBlackhole
-	case errors.Is(err, unix.EACCES):
-		return netlink.Route{}, abi.HopProhibit
-	case err != nil || len(list) == 0:
-		return netlink.Route{}, abi.HopUnreachable
-	}
-	route := list[0]
-	switch route.Type {
-	case unix.RTN_LOCAL, unix.RTN_ANYCAST:
-		return route, abi.HopLocal
-	case unix.RTN_BLACKHOLE:
-		return route, abi.HopBlackhole
-	case unix.RTN_PROHIBIT:
-		return route, abi.HopProhibit
-	case unix.RTN_UNICAST, unix.RTN_MULTICAST:
-		return route, abi.HopNone
-	}
-	return route, abi.HopUnreachable
-}
-
-func (rt *Resolver) routeGet(to, from netip.Addr, vrf int) (list []netlink.Route, err error) {
-	opt := &netlink.RouteGetOptions{OifIndex: vrf}
-	if from.IsValid() {
-		opt.SrcAddr = from.AsSlice()
-	}
-	rt.Requests.Add(1)
-	err = rt.with(func(ask *netlink.Handle) error {
-		list, err = ask.RouteGetWithOptions(to.AsSlice(), opt)
-		return err
-	})
-	return list, err
-}
-
-// Local reports whether an address is one of this host's.
-func (rt *Resolver) Local(addr netip.Addr) bool {
-	list, err := rt.routeGet(addr, netip.Addr{}, 0)
-	return err == nil && len(list) > 0 && list[0].Type == unix.RTN_LOCAL
 }
 
 // HasEthernet reports whether frames of the device begin with an Ethernet header.

@@ -116,9 +116,9 @@ func TestResolve(t *testing.T) {
 		if tt.from != "" {
 			from = netip.MustParseAddr(tt.from)
 		}
-		resolve := func() Hop { h, _ := rt.Resolve(from, to); return h }
+		resolve := func() Hop { h, _ := rt.Resolve(Traffic{From: from, To: to}); return h }
 		if tt.want.State == abi.HopDirect {
-			_, via := rt.Resolve(from, to)
+			_, via := rt.Resolve(Traffic{From: from, To: to})
 			rt.Probe(via)
 			until(t, tt.from+" to "+tt.to+" is direct", func() bool { return resolve().State == abi.HopDirect })
 		}
@@ -126,7 +126,7 @@ func TestResolve(t *testing.T) {
 			t.Errorf("from %s to %s: %+v, want %+v", tt.from, tt.to, got, tt.want)
 		}
 	}
-	got, _ := rt.Resolve(netip.Addr{}, netip.MustParseAddr("10.1.0.1"))
+	got, _ := rt.Resolve(Traffic{To: netip.MustParseAddr("10.1.0.1")})
 	if got.State != abi.HopDirect || got.MTU != 1280 || got.Dst != [6]byte{} {
 		// A tunnel without carrier has no route.
 		if got.State != abi.HopUnreachable {
@@ -151,12 +151,12 @@ func TestOverflow(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	to := netip.MustParseAddr("192.0.2.7")
-	if hop, _ := rt.Resolve(netip.Addr{}, to); hop.State != abi.HopNeighbour {
+	if hop, _ := rt.Resolve(Traffic{To: to}); hop.State != abi.HopNeighbour {
 		t.Errorf("a neighbour that nothing has announced yet: %+v", hop)
 	}
 	go rt.Listen() // which finds a socket that has lost the last announcements
 	want := Hop{abi.HopDirect, n.dev.Index, 1500, [6]byte{2, 0, 0, 0, 0, 7}, [6]byte(n.dev.MAC)}
-	until(t, "the neighbour is known", func() bool { hop, _ := rt.Resolve(netip.Addr{}, to); return hop == want })
+	until(t, "the neighbour is known", func() bool { hop, _ := rt.Resolve(Traffic{To: to}); return hop == want })
 	select {
 	case <-rt.Changed():
 	case <-time.After(15 * time.Second):
@@ -180,7 +180,7 @@ func TestClosed(t *testing.T) {
 		t.Fatal("Listen goes on")
 	}
 	to := netip.MustParseAddr("203.0.113.9")
-	if hop, via := rt.Resolve(netip.Addr{}, to); hop != (Hop{State: abi.HopUnreachable}) || via != (Neighbour{}) {
+	if hop, via := rt.Resolve(Traffic{To: to}); hop != (Hop{State: abi.HopUnreachable}) || via != (Neighbour{}) {
 		t.Errorf("%+v through %+v", hop, via)
 	}
 	if rt.Local(netip.MustParseAddr("192.0.2.1")) || rt.LinkMTU(n.dev.Index) != 0 {

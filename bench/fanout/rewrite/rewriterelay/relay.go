@@ -17,7 +17,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -118,23 +118,26 @@ const (
 	DeliverIPv4Checksum                         // ipv4: checksum is wrong
 	// a source that no other host has: unspecified, loopback, multicast or broadcast
 	DeliverMartianSource
-	DeliverMulticast               // a multicast or broadcast destination
-	DeliverMartianDestination      // a destination that no other host has: unspecified or loopback
-	DeliverNotUDP                  // no udp header here
-	DeliverUDPLength               // udp.length disagrees with the packet
-	DeliverGSOPacket               // a GSO packet: several datagrams in one buffer
-	DeliverPartialChecksum         // a partial checksum in a header that the stack doesn't name
-	DeliverNoReceivers             // no group in receivers
-	DeliverNoMemory                // the kernel has no memory to change the packet
-	DeliverFault                   // dropped: the kernel failed after the first change
-	DeliverDropDelivered           // dropped, as the spec says
-	DeliverDeclinedAddressFamily   // an address of the other IP version
-	DeliverDeclinedTooBig          // larger than the MTU towards the destination
-	DeliverDeclinedNoRoute         // no route to the destination
-	DeliverDeclinedLocal           // the destination is this host
-	DeliverDeclinedUnreachable     // the route's type is unreachable
-	DeliverDeclinedBlackhole       // the route's type is blackhole
-	DeliverDeclinedProhibit        // the route's type is prohibit
+	DeliverMulticast             // a multicast or broadcast destination
+	DeliverMartianDestination    // a destination that no other host has: unspecified or loopback
+	DeliverNotUDP                // no udp header here
+	DeliverUDPLength             // udp.length disagrees with the packet
+	DeliverGSOPacket             // a GSO packet: several datagrams in one buffer
+	DeliverPartialChecksum       // a partial checksum in a header that the stack doesn't name
+	DeliverNoReceivers           // no group in receivers
+	DeliverNoMemory              // the kernel has no memory to change the packet
+	DeliverFault                 // dropped: the kernel failed after the first change
+	DeliverDropDelivered         // dropped, as the spec says
+	DeliverDeclinedAddressFamily // an address of the other IP version
+	DeliverDeclinedTooBig        // larger than the MTU towards the destination
+	DeliverDeclinedNoRoute       // no route to the destination
+	DeliverDeclinedLocal         // the destination is this host
+	DeliverDeclinedUnreachable   // the route's type is unreachable
+	DeliverDeclinedBlackhole     // the route's type is blackhole
+	DeliverDeclinedProhibit      // the route's type is prohibit
+	DeliverDeclinedXfrm          // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	DeliverDeclinedRule
 	DeliverDeclinedNoNeighbour     // the neighbour's link-layer address isn't resolved yet
 	DeliverCopy                    // a copy was sent
 	DeliverDeclinedRefusedByDevice // the device refused the copy
@@ -402,6 +405,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonDeclined, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonDeclined,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_neighbour", Kind: abi.ReasonDeclined,
 				Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
@@ -425,7 +431,7 @@ var desc = abi.Desc{
 			{Name: "payload_type", Kind: abi.KindUint, Bits: 7, Size: 1, Off: 40},
 			{Name: "sequence", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 42},
 			{Name: "timestamp", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 48, Hidden: true, To: "remote", From: "local"},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 48, Hidden: true, To: "remote", From: "local", Proto: 17},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 68, Hidden: true},
 		}, ReceiverSize: 72, Max: 512, Rows: 512, Size: 1, Base: 1},
 	},

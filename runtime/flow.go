@@ -1,0 +1,84 @@
+package runtime
+
+import (
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
+)
+
+// Most hosts route by addresses, so rows with the same addresses share a hop. Where a routing rule or an xfrm policy
+// for these addresses asks for a protocol or for ports, rows that differ in them have hops of their own. As rules and
+// policies come and go, rows move from one hop to another.
+
+// flow is what is known of packets that a row sends through a hop, besides addresses.
+func (row *tableRow) flow(hop *abi.Member) routes.Flow {
+	port := func(name string) uint16 {
+		m := abi.Find(row.members(), name)
+		if m == nil || m.Kind != abi.KindEndpoint {
+			return 0
+		}
+		return abi.Order.Uint16(row.value[m.Off+abi.EndpointPort:])
+	}
+	return routes.Flow{Proto: uint8(hop.Proto), FromPort: port(hop.From), ToPort: port(hop.To)}
+}
+
+// narrow returns the key of the hop for traffic.
+func (h *hops) narrow(t routes.Traffic) hopKey {
+	if h.routes == nil {
+		t.Flow = routes.Flow{}
+		return t
+	}
+	return h.routes.Narrow(t)
+}
+
+// regroup moves the rows of a hop that need another one, and returns the hops that are to be resolved: those that are
+// new, and the hop itself if rows are left.
+func (h *hops) regroup(e *hop) (todo []*hop) {
+	h.relay.mu.Lock()
+	defer h.relay.mu.Unlock()
+	if h.byKey[e.key] != e || e.key.Flow == (routes.Flow{}) && (h.routes == nil || !h.routes.Asks(e.key)) {
+		return []*hop{e}
+	}
+	for row := range e.rows {
+		stays, changes := false, false
+		for i := range row.hops {
+			rh := &row.hops[i]
+			if rh.hop != e {
+				continue
+			}
+			key := h.narrow(rh.traffic)
+			if key == e.key {
+				stays = true
+				continue
+			}
+			to := h.byKey[key]
+			if to == nil {
+				to = &hop{key: key, now: e.now, via: e.via, lost: e.lost, rows: map[*tableRow]struct{}{}}
+				h.byKey[key] = to
+				todo = append(todo, to)
+			}
+			to.rows[row] = struct{}{}
+			rh.hop = to
+			changes = changes || to.now != e.now
+		}
+		if !stays {
+			delete(e.rows, row)
+		}
+		if changes {
+			h.rewrite(row)
+		}
+	}
+	if len(e.rows) == 0 {
+		delete(h.byKey, e.key)
+		return todo
+	}
+	return append(todo, e)
+}
+
+// tellPrograms tells the programs that look routes up in the kernel what they don't see there.
+func (h *hops) tellPrograms() {
+	policy := uint64(0)
+	if h.routes != nil {
+		policy = h.routes.Policy()
+	}
+	h.relay.lease.Store64(0, abi.LeasePolicy, policy)
+}
