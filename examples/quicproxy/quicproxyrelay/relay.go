@@ -16,7 +16,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -131,14 +131,17 @@ const (
 	SwapUnreachable        // the route's type is unreachable
 	SwapBlackhole          // the route's type is blackhole
 	SwapProhibit           // the route's type is prohibit
-	SwapUDPChecksum        // udp.checksum is 0 (no checksum), which isn't allowed here
-	SwapNoRule             // no rule applies
-	SwapLongHeader         // short0.long is not 0
-	SwapNoByID             // no row in by_id
-	SwapIPv6Version        // ipv6.version is not 6
-	SwapMappedAddress      // an IPv4-mapped address in an IPv6 header
-	SwapIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	SwapNotIP              // no ip header here
+	SwapXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	SwapRule
+	SwapUDPChecksum       // udp.checksum is 0 (no checksum), which isn't allowed here
+	SwapNoRule            // no rule applies
+	SwapLongHeader        // short0.long is not 0
+	SwapNoByID            // no row in by_id
+	SwapIPv6Version       // ipv6.version is not 6
+	SwapMappedAddress     // an IPv4-mapped address in an IPv6 header
+	SwapIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	SwapNotIP             // no ip header here
 )
 
 // Desc says what the reason means.
@@ -275,7 +278,7 @@ var desc = abi.Desc{
 			{Name: "new_a", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 40},
 			{Name: "new_b", Kind: abi.KindUint, Bits: 64, Size: 8, Off: 48},
 			{Name: "new_c", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 56},
-			{Name: "hop_to", Kind: abi.KindHop, Size: 20, Off: 60, Hidden: true, To: "to", From: "from"},
+			{Name: "hop_to", Kind: abi.KindHop, Size: 20, Off: 60, Hidden: true, To: "to", From: "from", Proto: 17},
 			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 80, Hidden: true},
 			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 84, Hidden: true},
 		}, ValueSize: 88, Session: "forwarding"},
@@ -334,6 +337,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "udp_checksum", Kind: abi.ReasonPunted,
 				Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
