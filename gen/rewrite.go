@@ -599,7 +599,8 @@ func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.Ch
 		ir.HopBlackhole:   w.went("blackhole", "the route's type is blackhole", pos),
 		ir.HopProhibit:    w.went("prohibit", "the route's type is prohibit", pos),
 		ir.HopXfrm:        w.went("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
-		ir.HopRule:        w.went("rule", "a routing rule asks for a protocol or ports that aren't known when the next hop is found", pos),
+		ir.HopRule: w.went("rule",
+			"a routing rule asks for a protocol or ports that aren't known when the next hop is found", pos),
 	}
 	return c
 }

@@ -340,7 +340,8 @@ func (h *hops) say(all []NextHop) {
 			return
 		}
 		if one.Missing() {
-			h.relay.say(slog.LevelWarn, "a next hop is lost", "to", one.destination(), "state", one.State, "rows", one.Rows)
+			h.relay.say(slog.LevelWarn, "a next hop is lost", "to", one.destination(), "state", one.State,
+				"rows", one.Rows)
 		} else {
 			h.relay.say(slog.LevelInfo, "a next hop is found again", "to", one.destination(), "rows", one.Rows)
 		}

@@ -85,8 +85,8 @@ func (r *Relay) SessionsAfter(kind string, id uint64, n int) []*Session {
 type NextHop struct {
 	From netip.Addr // invalid: packets keep the source that they have
 	To   netip.Addr
-	// Proto, FromPort and ToPort are the IP protocol and the ports of the packets where a routing rule or an xfrm policy
-	// for the addresses asks for them; 0 where none does, or where they aren't known.
+	// Proto, FromPort and ToPort are the IP protocol and the ports of the packets, where a routing rule or an xfrm
+	// policy for the addresses asks for them; 0 where none does, or where they aren't known.
 	Proto            uint8
 	FromPort, ToPort uint16
 	Router           bool // To is a router, as in `send: via`

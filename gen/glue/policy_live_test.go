@@ -162,7 +162,9 @@ var policyRelays = []policyRelay{
 			l.must(err)
 			v, err := group.Add(l.Context(), netip.AddrPortFrom(a.out, 50000), netip.AddrPortFrom(a.peer, 7000))
 			l.must(err)
-			l.until(5*time.Second, "the next hop is known", func() bool { return v.Hops()[0].State == runtime.HopDirect })
+			l.until(5*time.Second, "the next hop is known", func() bool {
+				return v.Hops()[0].State == runtime.HopDirect
+			})
 			l.plain(server)
 		},
 	},
@@ -177,7 +179,8 @@ func eachPolicyRelay(t *testing.T, f func(l *policyLab, r *policyRelay)) {
 				ours, theirs, err := l.net.Join(l.host, "eth2", l.router, "eth2")
 				l.must(err)
 				for addr, dev := range map[string]*testnet.Dev{
-					"198.51.101.1/24": ours, "2001:db8:4::1/64": ours, "198.51.101.254/24": theirs, "2001:db8:4::fe/64": theirs,
+					"198.51.101.1/24": ours, "2001:db8:4::1/64": ours,
+					"198.51.101.254/24": theirs, "2001:db8:4::fe/64": theirs,
 				} {
 					l.must(dev.AddAddr(addr))
 				}
@@ -186,8 +189,8 @@ func eachPolicyRelay(t *testing.T, f func(l *policyLab, r *policyRelay)) {
 				for _, h := range []*testnet.Host{l.host, l.router} {
 					l.must(h.Sysctl("net/ipv4/conf/all/rp_filter", "0"))
 				}
-				l.ip("route add table 77 default via " + map[int]string{4: "198.51.101.254", 6: "2001:db8:4::fe"}[family] +
-					" dev eth2")
+				router := map[int]string{4: "198.51.101.254", 6: "2001:db8:4::fe"}[family]
+				l.ip("route add table 77 default via " + router + " dev eth2")
 				l.sink = l.listen(l.peer, netip.AddrPortFrom(pathAddrs[family].peer, 7000))
 				r.open(l)
 				l.leaves(l.first, "at first")
@@ -273,7 +276,8 @@ func TestIPsecPolicies(t *testing.T) {
 			to = fmt.Sprintf("src %v dst %v", a.client, a.peer)
 		}
 		template := fmt.Sprintf(" tmpl src %v dst %v proto esp mode tunnel", a.out, a.peer)
-		blind := strings.HasPrefix(r.name, "lookup") || r.name == "next hop" // it isn't known what packets are looked up
+		// It isn't known before packets come where they go.
+		blind := strings.HasPrefix(r.name, "lookup") || r.name == "next hop"
 		for _, policy := range []struct {
 			selector, rest string
 			applies, may   bool // for what is known, for what isn't
@@ -295,7 +299,8 @@ func TestIPsecPolicies(t *testing.T) {
 			l.leaves(l.first, "without "+policy.selector)
 		}
 		if r.name != "next hop" { // a router's packets may be of the other family
-			l.must(l.host.Run("ip", append(strings.Fields("xfrm policy add "+other), "dir", "out", "action", "block")...))
+			block := "xfrm policy add " + other + " dir out action block"
+			l.must(l.host.Run("ip", strings.Fields(block)...))
 			l.leaves(l.first, "a policy for the other family")
 		}
 	})

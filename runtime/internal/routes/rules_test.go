@@ -65,14 +65,16 @@ func TestRules(t *testing.T) {
 		{"fwmark 0/1 dport 5000", Flow{udp, 4000, 5000}, other},
 	} {
 		for _, v6 := range []bool{false, true} {
-			about := Traffic{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("203.0.113.9"), Flow: tt.flow}
+			about := Traffic{
+				From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("203.0.113.9"), Flow: tt.flow,
+			}
 			rule := strings.NewReplacer("FARTHER", "198.51.100.0/24", "PEER", "203.0.113.9", "OWN", "192.0.2.1").
 				Replace(tt.rule)
 			family := "-4"
 			if v6 {
 				about.From, about.To = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8:9::9")
-				rule = strings.NewReplacer("FARTHER", "2001:db8:77::/64", "PEER", "2001:db8:9::9", "OWN", "2001:db8::1").
-					Replace(tt.rule)
+				rule = strings.NewReplacer("FARTHER", "2001:db8:77::/64", "PEER", "2001:db8:9::9", "OWN",
+					"2001:db8::1").Replace(tt.rule)
 				family = "-6"
 			}
 			args := append(strings.Fields(rule), "table", "77", "priority", "100")
@@ -97,7 +99,10 @@ func TestRules(t *testing.T) {
 				t.Errorf("%s: through a router %+v", rule, router)
 			}
 			n.ip(t, append([]string{family, "rule", "del"}, args...)...)
-			settled(t, rt, "no rule", func() bool { h, _ := rt.Resolve(about); return h.MTU == plain && !rt.Asks(about) })
+			settled(t, rt, "no rule", func() bool {
+				h, _ := rt.Resolve(about)
+				return h.MTU == plain && !rt.Asks(about)
+			})
 		}
 	}
 	if bits := rt.Policy(); bits != 0 {
@@ -139,7 +144,8 @@ func TestRulesRandomly(t *testing.T) {
 		}
 		for range 60 {
 			about := Traffic{
-				From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr(pick("203.0.113.9", "203.0.113.200")), Flow: flow(),
+				From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr(pick("203.0.113.9", "203.0.113.200")),
+				Flow: flow(),
 			}
 			said, _ := rt.Resolve(about)
 			if said.State == abi.HopRule {

@@ -88,7 +88,8 @@ func (rt *Resolver) readPolicies() error {
 		req := nl.NewNetlinkRequest(msgGetDefault, 0)
 		req.AddRawData(make([]byte, 4))
 		answer, err := rt.execute(req, unix.NETLINK_XFRM, msgGetDefault)
-		now.block = err == nil && len(answer) > 0 && len(answer[0]) > defaultOut && answer[0][defaultOut] == blockDefault
+		now.block = err == nil && len(answer) > 0 && len(answer[0]) > defaultOut &&
+			answer[0][defaultOut] == blockDefault
 		if err != nil && !errors.Is(err, unix.EINVAL) { // so says a kernel that has no defaults
 			return err
 		}

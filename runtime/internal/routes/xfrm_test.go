@@ -104,12 +104,13 @@ func TestXfrm(t *testing.T) {
 	xfrm("flush", "")
 	xfrm("flush", "ptype sub")
 	settled(t, rt, "no policies", func() bool { return rt.Policy() == 0 && !protected() })
-	if router, _ := rt.Resolve(Traffic{To: netip.MustParseAddr("192.0.2.254"), Router: true}); router.State == abi.HopXfrm {
+	gateway := Traffic{To: netip.MustParseAddr("192.0.2.254"), Router: true}
+	if router, _ := rt.Resolve(gateway); router.State == abi.HopXfrm {
 		t.Error("a router without policies")
 	}
 	xfrm("add", "src 10.9.0.0/16 dst 10.8.0.0/16 dir out"+template)
 	settled(t, rt, "packets for others may be under it", func() bool {
-		h, _ := rt.Resolve(Traffic{To: netip.MustParseAddr("192.0.2.254"), Router: true})
+		h, _ := rt.Resolve(gateway)
 		return h.State == abi.HopXfrm && !protected()
 	})
 	xfrm("flush", "")
@@ -140,7 +141,8 @@ func TestXfrmRandomly(t *testing.T) {
 		}
 		if v6 {
 			own, peers, nets = "2001:db8::1", []string{"2001:db8:9::9", "2001:db8:9::aaaa"}, []string{
-				"::/0", "2001:db8:9::/64", "2001:db8:9::8000/113", "2001:db8:9::9/128", "2001:db8::/65", "2001:db8:1::/64",
+				"::/0", "2001:db8:9::/64", "2001:db8:9::8000/113", "2001:db8:9::9/128", "2001:db8::/65",
+				"2001:db8:1::/64",
 			}
 		}
 		var policies []string
@@ -166,13 +168,15 @@ func TestXfrmRandomly(t *testing.T) {
 			about := Traffic{
 				From: netip.MustParseAddr(own), To: netip.MustParseAddr(pick(peers...)),
 				Flow: Flow{
-					[]uint8{unix.IPPROTO_UDP, unix.IPPROTO_TCP}[rnd.IntN(2)], uint16(1000 + rnd.IntN(2)), uint16(2000 + rnd.IntN(2)),
+					[]uint8{unix.IPPROTO_UDP, unix.IPPROTO_TCP}[rnd.IntN(2)], uint16(1000 + rnd.IntN(2)),
+					uint16(2000 + rnd.IntN(2)),
 				},
 			}
 			blocked := blocks(t, n.host, about)
 			counts[blocked]++
 			if said := rt.protects(about, n.dev.Index); said != blocked {
-				t.Fatalf("policies:\n%s\n%+v: protected %v, the kernel %v", strings.Join(added, "\n"), about, said, blocked)
+				t.Fatalf("policies:\n%s\n%+v: protected %v, the kernel %v", strings.Join(added, "\n"), about, said,
+					blocked)
 			}
 			// What isn't known makes the answer stricter, never laxer.
 			open := about
