@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 332
+#define FR_REASONS 348
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
@@ -230,7 +230,8 @@ enum {
 	reason_vxlan_out_partial_checksum, reason_vxlan_out_no_memory, reason_vxlan_out_fault,
 	reason_vxlan_out_too_big, reason_vxlan_out_no_route, reason_vxlan_out_local,
 	reason_vxlan_out_unreachable, reason_vxlan_out_blackhole, reason_vxlan_out_prohibit,
-	reason_vxlan_out_no_rule, reason_vxlan_out_ipv6_version, reason_vxlan_out_mapped_address,
+	reason_vxlan_out_xfrm, reason_vxlan_out_rule, reason_vxlan_out_no_rule,
+	reason_vxlan_out_ipv6_version, reason_vxlan_out_mapped_address,
 	reason_vxlan_out_ipv6_payload_length, reason_vxlan_out_not_inner,
 };
 
@@ -1144,7 +1145,7 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_out_sent = 35, reason_geneve_out_pass, reason_geneve_out_inactive,
+	reason_geneve_out_sent = 37, reason_geneve_out_pass, reason_geneve_out_inactive,
 	reason_geneve_out_vlan_tag, reason_geneve_out_other_host, reason_geneve_out_link_broadcast,
 	reason_geneve_out_link_multicast, reason_geneve_out_truncated,
 	reason_geneve_out_ipv4_any_version, reason_geneve_out_ipv4_any_ihl,
@@ -1156,7 +1157,8 @@ enum {
 	reason_geneve_out_partial_checksum, reason_geneve_out_no_memory, reason_geneve_out_fault,
 	reason_geneve_out_too_big, reason_geneve_out_no_route, reason_geneve_out_local,
 	reason_geneve_out_unreachable, reason_geneve_out_blackhole, reason_geneve_out_prohibit,
-	reason_geneve_out_no_rule, reason_geneve_out_ipv6_version, reason_geneve_out_mapped_address,
+	reason_geneve_out_xfrm, reason_geneve_out_rule, reason_geneve_out_no_rule,
+	reason_geneve_out_ipv6_version, reason_geneve_out_mapped_address,
 	reason_geneve_out_ipv6_payload_length, reason_geneve_out_not_inner,
 };
 
@@ -2083,7 +2085,7 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_ipip_out_sent = 70, reason_ipip_out_pass, reason_ipip_out_inactive,
+	reason_ipip_out_sent = 74, reason_ipip_out_pass, reason_ipip_out_inactive,
 	reason_ipip_out_vlan_tag, reason_ipip_out_other_host, reason_ipip_out_link_broadcast,
 	reason_ipip_out_link_multicast, reason_ipip_out_truncated, reason_ipip_out_ipv4_any_version,
 	reason_ipip_out_ipv4_any_ihl, reason_ipip_out_ipv4_any_options,
@@ -2094,7 +2096,8 @@ enum {
 	reason_ipip_out_partial_checksum, reason_ipip_out_no_memory, reason_ipip_out_fault,
 	reason_ipip_out_too_big, reason_ipip_out_no_route, reason_ipip_out_local,
 	reason_ipip_out_unreachable, reason_ipip_out_blackhole, reason_ipip_out_prohibit,
-	reason_ipip_out_no_rule, reason_ipip_out_ipv6_version, reason_ipip_out_mapped_address,
+	reason_ipip_out_xfrm, reason_ipip_out_rule, reason_ipip_out_no_rule,
+	reason_ipip_out_ipv6_version, reason_ipip_out_mapped_address,
 	reason_ipip_out_ipv6_payload_length, reason_ipip_out_not_inner,
 };
 
@@ -2489,7 +2492,7 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_fou_out_sent = 105, reason_fou_out_pass, reason_fou_out_inactive,
+	reason_fou_out_sent = 111, reason_fou_out_pass, reason_fou_out_inactive,
 	reason_fou_out_vlan_tag, reason_fou_out_other_host, reason_fou_out_link_broadcast,
 	reason_fou_out_link_multicast, reason_fou_out_truncated, reason_fou_out_ipv4_any_version,
 	reason_fou_out_ipv4_any_ihl, reason_fou_out_ipv4_any_options,
@@ -2499,8 +2502,8 @@ enum {
 	reason_fou_out_address_family, reason_fou_out_gso_packet, reason_fou_out_partial_checksum,
 	reason_fou_out_no_memory, reason_fou_out_fault, reason_fou_out_too_big,
 	reason_fou_out_no_route, reason_fou_out_local, reason_fou_out_unreachable,
-	reason_fou_out_blackhole, reason_fou_out_prohibit, reason_fou_out_no_rule,
-	reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
+	reason_fou_out_blackhole, reason_fou_out_prohibit, reason_fou_out_xfrm, reason_fou_out_rule,
+	reason_fou_out_no_rule, reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
 	reason_fou_out_ipv6_payload_length, reason_fou_out_not_inner,
 };
 
@@ -3283,7 +3286,7 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_vxlan_in_sent = 140, reason_vxlan_in_pass, reason_vxlan_in_inactive,
+	reason_vxlan_in_sent = 148, reason_vxlan_in_pass, reason_vxlan_in_inactive,
 	reason_vxlan_in_vlan_tag, reason_vxlan_in_other_host, reason_vxlan_in_link_broadcast,
 	reason_vxlan_in_link_multicast, reason_vxlan_in_truncated, reason_vxlan_in_ipv4_version,
 	reason_vxlan_in_ip_options, reason_vxlan_in_ipv4_reserved, reason_vxlan_in_fragment,
@@ -3299,9 +3302,9 @@ enum {
 	reason_vxlan_in_partial_checksum, reason_vxlan_in_no_memory, reason_vxlan_in_fault,
 	reason_vxlan_in_hop_limit, reason_vxlan_in_too_big, reason_vxlan_in_no_route,
 	reason_vxlan_in_local, reason_vxlan_in_unreachable, reason_vxlan_in_blackhole,
-	reason_vxlan_in_prohibit, reason_vxlan_in_no_rule, reason_vxlan_in_ipv6_version,
-	reason_vxlan_in_mapped_address, reason_vxlan_in_ipv6_payload_length,
-	reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
+	reason_vxlan_in_prohibit, reason_vxlan_in_xfrm, reason_vxlan_in_rule,
+	reason_vxlan_in_no_rule, reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
+	reason_vxlan_in_ipv6_payload_length, reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -4577,7 +4580,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_in_sent = 190, reason_geneve_in_pass, reason_geneve_in_inactive,
+	reason_geneve_in_sent = 200, reason_geneve_in_pass, reason_geneve_in_inactive,
 	reason_geneve_in_vlan_tag, reason_geneve_in_other_host, reason_geneve_in_link_broadcast,
 	reason_geneve_in_link_multicast, reason_geneve_in_truncated, reason_geneve_in_ipv4_version,
 	reason_geneve_in_ip_options, reason_geneve_in_ipv4_reserved, reason_geneve_in_fragment,
@@ -4595,9 +4598,10 @@ enum {
 	reason_geneve_in_partial_checksum, reason_geneve_in_no_memory, reason_geneve_in_fault,
 	reason_geneve_in_hop_limit, reason_geneve_in_too_big, reason_geneve_in_no_route,
 	reason_geneve_in_local, reason_geneve_in_unreachable, reason_geneve_in_blackhole,
-	reason_geneve_in_prohibit, reason_geneve_in_no_rule, reason_geneve_in_ipv6_version,
-	reason_geneve_in_mapped_address, reason_geneve_in_ipv6_payload_length,
-	reason_geneve_in_not_inner, reason_geneve_in_not_outer,
+	reason_geneve_in_prohibit, reason_geneve_in_xfrm, reason_geneve_in_rule,
+	reason_geneve_in_no_rule, reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
+	reason_geneve_in_ipv6_payload_length, reason_geneve_in_not_inner,
+	reason_geneve_in_not_outer,
 };
 
 static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -5913,7 +5917,7 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_ipip_in_sent = 244, reason_ipip_in_pass, reason_ipip_in_inactive,
+	reason_ipip_in_sent = 256, reason_ipip_in_pass, reason_ipip_in_inactive,
 	reason_ipip_in_vlan_tag, reason_ipip_in_other_host, reason_ipip_in_link_broadcast,
 	reason_ipip_in_link_multicast, reason_ipip_in_truncated, reason_ipip_in_ipv4_version,
 	reason_ipip_in_ip_options, reason_ipip_in_ipv4_reserved, reason_ipip_in_fragment,
@@ -5926,7 +5930,8 @@ enum {
 	reason_ipip_in_no_memory, reason_ipip_in_fault, reason_ipip_in_hop_limit,
 	reason_ipip_in_too_big, reason_ipip_in_no_route, reason_ipip_in_local,
 	reason_ipip_in_unreachable, reason_ipip_in_blackhole, reason_ipip_in_prohibit,
-	reason_ipip_in_no_rule, reason_ipip_in_ipv6_version, reason_ipip_in_mapped_address,
+	reason_ipip_in_xfrm, reason_ipip_in_rule, reason_ipip_in_no_rule,
+	reason_ipip_in_ipv6_version, reason_ipip_in_mapped_address,
 	reason_ipip_in_ipv6_payload_length, reason_ipip_in_not_inner, reason_ipip_in_not_outer,
 };
 
@@ -6955,7 +6960,7 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_fou_in_sent = 286, reason_fou_in_pass, reason_fou_in_inactive,
+	reason_fou_in_sent = 300, reason_fou_in_pass, reason_fou_in_inactive,
 	reason_fou_in_vlan_tag, reason_fou_in_other_host, reason_fou_in_link_broadcast,
 	reason_fou_in_link_multicast, reason_fou_in_truncated, reason_fou_in_ipv4_version,
 	reason_fou_in_ip_options, reason_fou_in_ipv4_reserved, reason_fou_in_fragment,
@@ -6968,9 +6973,9 @@ enum {
 	reason_fou_in_udp_checksum, reason_fou_in_partial_checksum, reason_fou_in_no_memory,
 	reason_fou_in_fault, reason_fou_in_hop_limit, reason_fou_in_too_big, reason_fou_in_no_route,
 	reason_fou_in_local, reason_fou_in_unreachable, reason_fou_in_blackhole,
-	reason_fou_in_prohibit, reason_fou_in_no_rule, reason_fou_in_ipv6_version,
-	reason_fou_in_mapped_address, reason_fou_in_ipv6_payload_length, reason_fou_in_not_inner,
-	reason_fou_in_not_outer,
+	reason_fou_in_prohibit, reason_fou_in_xfrm, reason_fou_in_rule, reason_fou_in_no_rule,
+	reason_fou_in_ipv6_version, reason_fou_in_mapped_address, reason_fou_in_ipv6_payload_length,
+	reason_fou_in_not_inner, reason_fou_in_not_outer,
 };
 
 static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,

@@ -17,7 +17,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = abi.Version3
+const _ = abi.Version4
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -160,11 +160,14 @@ const (
 	VxlanOutFault              // dropped: the kernel failed after the first change
 	// larger than the MTU towards the destination; or: too large to compute a checksum over it
 	VxlanOutTooBig
-	VxlanOutNoRoute           // no route to the destination
-	VxlanOutLocal             // the destination is this host
-	VxlanOutUnreachable       // the route's type is unreachable
-	VxlanOutBlackhole         // the route's type is blackhole
-	VxlanOutProhibit          // the route's type is prohibit
+	VxlanOutNoRoute     // no route to the destination
+	VxlanOutLocal       // the destination is this host
+	VxlanOutUnreachable // the route's type is unreachable
+	VxlanOutBlackhole   // the route's type is blackhole
+	VxlanOutProhibit    // the route's type is prohibit
+	VxlanOutXfrm        // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	VxlanOutRule
 	VxlanOutNoRule            // no rule applies
 	VxlanOutIPv6Version       // ipv6.version is not 6
 	VxlanOutMappedAddress     // an IPv4-mapped address in an IPv6 header
@@ -221,11 +224,14 @@ const (
 	GeneveOutFault           // dropped: the kernel failed after the first change
 	// larger than the MTU towards the destination; or: too large to compute a checksum over it
 	GeneveOutTooBig
-	GeneveOutNoRoute           // no route to the destination
-	GeneveOutLocal             // the destination is this host
-	GeneveOutUnreachable       // the route's type is unreachable
-	GeneveOutBlackhole         // the route's type is blackhole
-	GeneveOutProhibit          // the route's type is prohibit
+	GeneveOutNoRoute     // no route to the destination
+	GeneveOutLocal       // the destination is this host
+	GeneveOutUnreachable // the route's type is unreachable
+	GeneveOutBlackhole   // the route's type is blackhole
+	GeneveOutProhibit    // the route's type is prohibit
+	GeneveOutXfrm        // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	GeneveOutRule
 	GeneveOutNoRule            // no rule applies
 	GeneveOutIPv6Version       // ipv6.version is not 6
 	GeneveOutMappedAddress     // an IPv4-mapped address in an IPv6 header
@@ -285,11 +291,14 @@ const (
 	IpipOutUnreachable        // the route's type is unreachable
 	IpipOutBlackhole          // the route's type is blackhole
 	IpipOutProhibit           // the route's type is prohibit
-	IpipOutNoRule             // no rule applies
-	IpipOutIPv6Version        // ipv6.version is not 6
-	IpipOutMappedAddress      // an IPv4-mapped address in an IPv6 header
-	IpipOutIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	IpipOutNotInner           // no inner header here
+	IpipOutXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	IpipOutRule
+	IpipOutNoRule            // no rule applies
+	IpipOutIPv6Version       // ipv6.version is not 6
+	IpipOutMappedAddress     // an IPv4-mapped address in an IPv6 header
+	IpipOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	IpipOutNotInner          // no inner header here
 )
 
 // Desc says what the reason means.
@@ -340,11 +349,14 @@ const (
 	FouOutFault              // dropped: the kernel failed after the first change
 	// larger than the MTU towards the destination; or: too large to compute a checksum over it
 	FouOutTooBig
-	FouOutNoRoute           // no route to the destination
-	FouOutLocal             // the destination is this host
-	FouOutUnreachable       // the route's type is unreachable
-	FouOutBlackhole         // the route's type is blackhole
-	FouOutProhibit          // the route's type is prohibit
+	FouOutNoRoute     // no route to the destination
+	FouOutLocal       // the destination is this host
+	FouOutUnreachable // the route's type is unreachable
+	FouOutBlackhole   // the route's type is blackhole
+	FouOutProhibit    // the route's type is prohibit
+	FouOutXfrm        // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	FouOutRule
 	FouOutNoRule            // no rule applies
 	FouOutIPv6Version       // ipv6.version is not 6
 	FouOutMappedAddress     // an IPv4-mapped address in an IPv6 header
@@ -418,12 +430,15 @@ const (
 	VxlanInUnreachable        // the route's type is unreachable
 	VxlanInBlackhole          // the route's type is blackhole
 	VxlanInProhibit           // the route's type is prohibit
-	VxlanInNoRule             // no rule applies
-	VxlanInIPv6Version        // ipv6.version is not 6
-	VxlanInMappedAddress      // an IPv4-mapped address in an IPv6 header
-	VxlanInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	VxlanInNotInner           // no inner header here
-	VxlanInNotOuter           // no outer header here
+	VxlanInXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	VxlanInRule
+	VxlanInNoRule            // no rule applies
+	VxlanInIPv6Version       // ipv6.version is not 6
+	VxlanInMappedAddress     // an IPv4-mapped address in an IPv6 header
+	VxlanInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	VxlanInNotInner          // no inner header here
+	VxlanInNotOuter          // no outer header here
 )
 
 // Desc says what the reason means.
@@ -496,12 +511,15 @@ const (
 	GeneveInUnreachable        // the route's type is unreachable
 	GeneveInBlackhole          // the route's type is blackhole
 	GeneveInProhibit           // the route's type is prohibit
-	GeneveInNoRule             // no rule applies
-	GeneveInIPv6Version        // ipv6.version is not 6
-	GeneveInMappedAddress      // an IPv4-mapped address in an IPv6 header
-	GeneveInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	GeneveInNotInner           // no inner header here
-	GeneveInNotOuter           // no outer header here
+	GeneveInXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	GeneveInRule
+	GeneveInNoRule            // no rule applies
+	GeneveInIPv6Version       // ipv6.version is not 6
+	GeneveInMappedAddress     // an IPv4-mapped address in an IPv6 header
+	GeneveInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	GeneveInNotInner          // no inner header here
+	GeneveInNotOuter          // no outer header here
 )
 
 // Desc says what the reason means.
@@ -562,12 +580,15 @@ const (
 	IpipInUnreachable        // the route's type is unreachable
 	IpipInBlackhole          // the route's type is blackhole
 	IpipInProhibit           // the route's type is prohibit
-	IpipInNoRule             // no rule applies
-	IpipInIPv6Version        // ipv6.version is not 6
-	IpipInMappedAddress      // an IPv4-mapped address in an IPv6 header
-	IpipInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	IpipInNotInner           // no inner header here
-	IpipInNotOuter           // no outer header here
+	IpipInXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	IpipInRule
+	IpipInNoRule            // no rule applies
+	IpipInIPv6Version       // ipv6.version is not 6
+	IpipInMappedAddress     // an IPv4-mapped address in an IPv6 header
+	IpipInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	IpipInNotInner          // no inner header here
+	IpipInNotOuter          // no outer header here
 )
 
 // Desc says what the reason means.
@@ -632,12 +653,15 @@ const (
 	FouInUnreachable        // the route's type is unreachable
 	FouInBlackhole          // the route's type is blackhole
 	FouInProhibit           // the route's type is prohibit
-	FouInNoRule             // no rule applies
-	FouInIPv6Version        // ipv6.version is not 6
-	FouInMappedAddress      // an IPv4-mapped address in an IPv6 header
-	FouInIPv6PayloadLength  // ipv6.payload_length disagrees with the packet
-	FouInNotInner           // no inner header here
-	FouInNotOuter           // no outer header here
+	FouInXfrm               // an xfrm (IPsec) policy is for the packet
+	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
+	FouInRule
+	FouInNoRule            // no rule applies
+	FouInIPv6Version       // ipv6.version is not 6
+	FouInMappedAddress     // an IPv4-mapped address in an IPv6 header
+	FouInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
+	FouInNotInner          // no inner header here
+	FouInNotOuter          // no outer header here
 )
 
 // Desc says what the reason means.
@@ -965,6 +989,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -972,7 +999,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 35, Reasons: []abi.Reason{
+		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 37, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1010,6 +1037,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1017,7 +1047,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 70, Reasons: []abi.Reason{
+		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 74, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1054,6 +1084,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1061,7 +1094,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 105, Reasons: []abi.Reason{
+		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 111, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1099,6 +1132,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1106,7 +1142,7 @@ var desc = abi.Desc{
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 140, Reasons: []abi.Reason{
+		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 148, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1157,6 +1193,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1165,7 +1204,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 190, Reasons: []abi.Reason{
+		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 200, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1220,6 +1259,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1228,7 +1270,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 244, Reasons: []abi.Reason{
+		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 256, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1271,6 +1313,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1279,7 +1324,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 286, Reasons: []abi.Reason{
+		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 300, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1326,6 +1371,9 @@ var desc = abi.Desc{
 			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
 			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
 			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
+			{Name: "rule", Kind: abi.ReasonPunted,
+				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
 			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
@@ -1335,5 +1383,6 @@ var desc = abi.Desc{
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
 	},
-	Shared: 2305,
+	Shared:  2305,
+	Lookups: true,
 }
