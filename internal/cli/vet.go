@@ -23,7 +23,8 @@ func (a *app) vetCommand() *cobra.Command {
 		Use:   "vet SPEC...",
 		Short: "Check specs, and write nothing",
 		Long: `Loads and compiles each spec and its tests, without clang, and runs its programs in the model on random
-packets. Shows all mistakes of all specs, and warnings about unused declarations and rules that never apply.
+packets. Shows all mistakes of all specs, warnings about unused declarations and rules that never apply, and for each
+program what always passes to the stack, whatever its rules say, under the reason that it is counted by.
 
 Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --strict, with warnings.`,
 		Example: `  fastrelay-gen vet examples/*/spec.cue
@@ -38,6 +39,7 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 			}
 			var mistakes diag.List
 			var fine []string
+			always := []alwaysUp{}
 			for _, file := range args {
 				text, err := a.read(file)
 				if err != nil {
@@ -64,8 +66,10 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 						warnings = ", " + plural(n, "warning")
 					}
 					fine = append(fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p),
-						plural(len(s.Tests),
-							"test")))
+						plural(len(s.Tests), "test")))
+					ups := collectAlways(file, s, p)
+					fine = append(fine, alwaysText(ups, len(p.Programs))...)
+					always = append(always, ups...)
 				}
 				mistakes.Append(list)
 			}
@@ -77,7 +81,7 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 				status = exit(statusError)
 			}
 			if format == "json" {
-				return errors.Join(diag.RenderJSON(a.out, &mistakes), status)
+				return errors.Join(a.vetJSON(&mistakes, always), status)
 			}
 			a.warn(&mistakes)
 			for _, line := range fine {

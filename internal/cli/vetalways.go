@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// alwaysUp is what programs of a spec always pass to the stack, as `vet --format json` has it.
+type alwaysUp struct {
+	File     string   `json:"file"`
+	Programs []string `json:"programs"`
+	Reason   string   `json:"reason"`
+	Text     string   `json:"text"`
+	Such     []string `json:"such_as,omitempty"`
+	But      string   `json:"but,omitempty"`
+}
+
+// collectAlways joins what is the same in several programs.
+func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysUp) {
+	for _, prog := range p.Programs {
+		for _, up := range gen.AlwaysUp(s, prog) {
+			x := alwaysUp{
+				File: file, Programs: []string{prog.Name}, Reason: up.Reason.Name, Text: up.Reason.Doc, Such: up.Such,
+				But: up.But,
+			}
+			i := slices.IndexFunc(all, func(y alwaysUp) bool {
+				return y.Reason == x.Reason && y.Text == x.Text && y.But == x.But && slices.Equal(y.Such, x.Such)
+			})
+			if i < 0 {
+				all = append(all, x)
+			} else {
+				all[i].Programs = append(all[i].Programs, prog.Name)
+			}
+		}
+	}
+	return all
+}
+
+// alwaysText is a section for each group of programs that have reasons in common.
+func alwaysText(all []alwaysUp, programs int) (lines []string) {
+	width := 0
+	for _, x := range all {
+		width = max(width, len(x.Reason))
+	}
+	var done []string
+	for _, first := range all {
+		who := strings.Join(first.Programs, ", ")
+		if slices.Contains(done, who) {
+			continue
+		}
+		done = append(done, who)
+		if len(first.Programs) == programs && programs > 1 {
+			who = "all programs"
+		}
+		lines = append(lines, fmt.Sprintf("  always to the stack, whatever the rules say (%s):", who))
+		for _, x := range all {
+			if !slices.Equal(x.Programs, first.Programs) {
+				continue
+			}
+			text := x.Text
+			if len(x.Such) > 0 {
+				text += ": " + strings.Join(x.Such, ", ")
+			}
+			if x.But != "" {
+				text += ", " + x.But
+			}
+			lines = append(lines, fmt.Sprintf("    %-*s  %s", width, x.Reason, text))
+		}
+	}
+	return lines
+}
+
+// vetJSON writes messages, as all commands do, and what always passes to the stack.
+func (a *app) vetJSON(list *diag.List, always []alwaysUp) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(struct {
+		Diagnostics *diag.List `json:"diagnostics"`
+		Always      []alwaysUp `json:"always_up"`
+	}{list, always})
+}
