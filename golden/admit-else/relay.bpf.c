@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 113
+#define FR_REASONS 117
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 1025
@@ -595,8 +595,9 @@ enum {
 	reason_route_no_routes, reason_route_over_quota, reason_route_hop_limit,
 	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
 	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
-	reason_route_blackhole, reason_route_prohibit, reason_route_ipv6_version,
-	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
+	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
+	reason_route_ipv6_version, reason_route_mapped_address, reason_route_ipv6_payload_length,
+	reason_route_not_ip,
 };
 
 static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -838,7 +839,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tap_sent = 68, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
+	reason_tap_sent = 70, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
 	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
 	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
@@ -848,9 +849,10 @@ enum {
 	reason_tap_partial_checksum, reason_tap_no_taps, reason_tap_no_memory, reason_tap_fault,
 	reason_tap_refused_left, reason_tap_contended, reason_tap_slow, reason_tap_address_family,
 	reason_tap_too_big, reason_tap_no_route, reason_tap_local, reason_tap_unreachable,
-	reason_tap_blackhole, reason_tap_prohibit, reason_tap_no_neighbour, reason_tap_copy,
-	reason_tap_refused_by_device, reason_tap_ipv6_version, reason_tap_mapped_address,
-	reason_tap_ipv6_payload_length, reason_tap_udp_checksum, reason_tap_not_ip,
+	reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule,
+	reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
+	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
+	reason_tap_udp_checksum, reason_tap_not_ip,
 };
 
 /* What is the same for all receivers. */

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 83
+#define FR_REASONS 87
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_ZEROS 256
 #define FR_NEEDS_FACTS
@@ -205,10 +205,11 @@ enum {
 	reason_downstream_no_clients, reason_downstream_no_memory, reason_downstream_fault,
 	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
-	reason_downstream_prohibit, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
-	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
-	reason_downstream_udp_checksum, reason_downstream_not_ip,
+	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
+	reason_downstream_no_neighbour, reason_downstream_copy, reason_downstream_refused_by_device,
+	reason_downstream_ipv6_version, reason_downstream_mapped_address,
+	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
+	reason_downstream_not_ip,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -2661,7 +2662,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_other_sent = 44, reason_other_pass, reason_other_inactive, reason_other_vlan_tag,
+	reason_other_sent = 46, reason_other_pass, reason_other_inactive, reason_other_vlan_tag,
 	reason_other_other_host, reason_other_link_broadcast, reason_other_link_multicast,
 	reason_other_truncated, reason_other_ipv4_version, reason_other_ip_options,
 	reason_other_ipv4_reserved, reason_other_fragment, reason_other_ipv4_total_length,
@@ -2671,8 +2672,9 @@ enum {
 	reason_other_changing, reason_other_address_family, reason_other_partial_checksum,
 	reason_other_no_memory, reason_other_fault, reason_other_too_big, reason_other_no_route,
 	reason_other_local, reason_other_unreachable, reason_other_blackhole, reason_other_prohibit,
-	reason_other_length, reason_other_ipv6_version, reason_other_mapped_address,
-	reason_other_ipv6_payload_length, reason_other_udp_checksum, reason_other_not_ip,
+	reason_other_xfrm, reason_other_rule, reason_other_length, reason_other_ipv6_version,
+	reason_other_mapped_address, reason_other_ipv6_payload_length, reason_other_udp_checksum,
+	reason_other_not_ip,
 };
 
 static __always_inline int check_note(struct __sk_buff *skb, void *data, void *data_end,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 44
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 64
 #define FR_USAGES 1
@@ -132,8 +132,9 @@ enum {
 	reason_wrap_no_by_ssrc, reason_wrap_changing, reason_wrap_address_family,
 	reason_wrap_partial_checksum, reason_wrap_no_memory, reason_wrap_fault, reason_wrap_too_big,
 	reason_wrap_no_route, reason_wrap_local, reason_wrap_unreachable, reason_wrap_blackhole,
-	reason_wrap_prohibit, reason_wrap_udp_checksum, reason_wrap_ipv6_version,
-	reason_wrap_mapped_address, reason_wrap_ipv6_payload_length, reason_wrap_not_ip,
+	reason_wrap_prohibit, reason_wrap_xfrm, reason_wrap_rule, reason_wrap_udp_checksum,
+	reason_wrap_ipv6_version, reason_wrap_mapped_address, reason_wrap_ipv6_payload_length,
+	reason_wrap_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

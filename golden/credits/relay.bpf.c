@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 45
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -162,10 +162,11 @@ enum {
 	reason_downstream_contended, reason_downstream_refused_share, reason_downstream_ring_full,
 	reason_downstream_address_family, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
-	reason_downstream_prohibit, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_ipv6_version,
-	reason_downstream_mapped_address, reason_downstream_ipv6_payload_length,
-	reason_downstream_udp_checksum, reason_downstream_not_ip,
+	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
+	reason_downstream_no_neighbour, reason_downstream_copy, reason_downstream_refused_by_device,
+	reason_downstream_ipv6_version, reason_downstream_mapped_address,
+	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
+	reason_downstream_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

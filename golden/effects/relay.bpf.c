@@ -8,7 +8,7 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 43
+#define FR_REASONS 45
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
@@ -151,7 +151,8 @@ enum {
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_udp_checksum, reason_forward_ipv6_version, reason_forward_mapped_address,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_udp_checksum,
+	reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 36
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -65,8 +65,9 @@ enum {
 	reason_unwrap_address_family, reason_unwrap_partial_checksum, reason_unwrap_no_memory,
 	reason_unwrap_fault, reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
-	reason_unwrap_ipv6_version, reason_unwrap_mapped_address, reason_unwrap_ipv6_payload_length,
-	reason_unwrap_not_inner, reason_unwrap_not_ip,
+	reason_unwrap_xfrm, reason_unwrap_rule, reason_unwrap_ipv6_version,
+	reason_unwrap_mapped_address, reason_unwrap_ipv6_payload_length, reason_unwrap_not_inner,
+	reason_unwrap_not_ip,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,

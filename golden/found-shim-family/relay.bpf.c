@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -111,8 +111,9 @@ enum {
 	reason_relay_changing, reason_relay_address_family, reason_relay_partial_checksum,
 	reason_relay_no_memory, reason_relay_fault, reason_relay_too_big, reason_relay_no_route,
 	reason_relay_local, reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit,
-	reason_relay_ipv6_version, reason_relay_mapped_address, reason_relay_ipv6_payload_length,
-	reason_relay_udp_checksum, reason_relay_not_ip,
+	reason_relay_xfrm, reason_relay_rule, reason_relay_ipv6_version,
+	reason_relay_mapped_address, reason_relay_ipv6_payload_length, reason_relay_udp_checksum,
+	reason_relay_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

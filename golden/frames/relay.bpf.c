@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 82
+#define FR_REASONS 84
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_NAMED 2
 #define FR_NEEDS_FACTS
@@ -1190,10 +1190,10 @@ enum {
 	reason_spread_no_viewers, reason_spread_no_memory, reason_spread_fault,
 	reason_spread_unfit_stream_id, reason_spread_address_family, reason_spread_too_big,
 	reason_spread_no_route, reason_spread_local, reason_spread_unreachable,
-	reason_spread_blackhole, reason_spread_prohibit, reason_spread_no_neighbour,
-	reason_spread_copy, reason_spread_refused_by_device, reason_spread_ipv6_version,
-	reason_spread_mapped_address, reason_spread_ipv6_payload_length, reason_spread_udp_checksum,
-	reason_spread_not_ip,
+	reason_spread_blackhole, reason_spread_prohibit, reason_spread_xfrm, reason_spread_rule,
+	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
+	reason_spread_ipv6_version, reason_spread_mapped_address, reason_spread_ipv6_payload_length,
+	reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
 static __always_inline int spread_ipv4_send(struct __sk_buff *skb)

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 113
+#define FR_REASONS 119
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -161,8 +161,9 @@ enum {
 	reason_route_no_ways, reason_route_changing, reason_route_hop_limit,
 	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
 	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
-	reason_route_blackhole, reason_route_prohibit, reason_route_ipv6_version,
-	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
+	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
+	reason_route_ipv6_version, reason_route_mapped_address, reason_route_ipv6_payload_length,
+	reason_route_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -439,7 +440,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_unwrap_sent = 38, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
+	reason_unwrap_sent = 40, reason_unwrap_pass, reason_unwrap_inactive, reason_unwrap_vlan_tag,
 	reason_unwrap_other_host, reason_unwrap_link_broadcast, reason_unwrap_link_multicast,
 	reason_unwrap_truncated, reason_unwrap_not_outer, reason_unwrap_ipv4_version,
 	reason_unwrap_ip_options, reason_unwrap_ipv4_reserved, reason_unwrap_fragment,
@@ -451,6 +452,7 @@ enum {
 	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
 	reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
+	reason_unwrap_xfrm, reason_unwrap_rule,
 };
 
 static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *data,
@@ -676,7 +678,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_listen_sent = 75, reason_listen_pass, reason_listen_inactive, reason_listen_vlan_tag,
+	reason_listen_sent = 79, reason_listen_pass, reason_listen_inactive, reason_listen_vlan_tag,
 	reason_listen_other_host, reason_listen_truncated, reason_listen_ipv4_version,
 	reason_listen_ip_options, reason_listen_ipv4_reserved, reason_listen_fragment,
 	reason_listen_ipv4_total_length, reason_listen_ipv4_checksum, reason_listen_martian_source,
@@ -685,10 +687,10 @@ enum {
 	reason_listen_gso_packet, reason_listen_address_family, reason_listen_partial_checksum,
 	reason_listen_no_memory, reason_listen_fault, reason_listen_too_big, reason_listen_no_route,
 	reason_listen_local, reason_listen_unreachable, reason_listen_blackhole,
-	reason_listen_prohibit, reason_listen_no_groups, reason_listen_changing,
-	reason_listen_hop_limit, reason_listen_multicast, reason_listen_ipv6_version,
-	reason_listen_mapped_address, reason_listen_ipv6_payload_length, reason_listen_udp_checksum,
-	reason_listen_not_ip,
+	reason_listen_prohibit, reason_listen_xfrm, reason_listen_rule, reason_listen_no_groups,
+	reason_listen_changing, reason_listen_hop_limit, reason_listen_multicast,
+	reason_listen_ipv6_version, reason_listen_mapped_address, reason_listen_ipv6_payload_length,
+	reason_listen_udp_checksum, reason_listen_not_ip,
 };
 
 static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -901,6 +903,9 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		fib_2.family = AF_INET;
 		fib_2.src[0] = ldv32(set_self + 12);
 		fib_2.dst[0] = ld32(ipv4->src);
+		fib_2.l4_protocol = 17;
+		fib_2.sport = bpf_htons(be16(&udp->src_port));
+		fib_2.dport = bpf_htons(be16(&udp->dst_port));
 		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_2))
 			return fr_up(skb, reason_listen_too_big);
@@ -999,6 +1004,9 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
+		fib_1.l4_protocol = 17;
+		fib_1.sport = bpf_htons(be16(&udp->dst_port));
+		fib_1.dport = bpf_htons(be16(&udp->src_port));
 		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_1))
 			return fr_up(skb, reason_listen_too_big);
@@ -1196,6 +1204,9 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		fib_4.dst[1] = ld32(ipv6->src + 4);
 		fib_4.dst[2] = ld32(ipv6->src + 8);
 		fib_4.dst[3] = ld32(ipv6->src + 12);
+		fib_4.l4_protocol = 17;
+		fib_4.sport = bpf_htons(be16(&udp->src_port));
+		fib_4.dport = bpf_htons(be16(&udp->dst_port));
 		if (fr_route(skb, &fib_4, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_4))
 			return fr_up(skb, reason_listen_too_big);
@@ -1292,6 +1303,9 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		fib_3.dst[1] = ld32(ipv6->src + 4);
 		fib_3.dst[2] = ld32(ipv6->src + 8);
 		fib_3.dst[3] = ld32(ipv6->src + 12);
+		fib_3.l4_protocol = 17;
+		fib_3.sport = bpf_htons(be16(&udp->dst_port));
+		fib_3.dport = bpf_htons(be16(&udp->src_port));
 		if (fr_route(skb, &fib_3, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_3))
 			return fr_up(skb, reason_listen_too_big);

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 42
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 16
 #define FR_USAGES 1
@@ -166,8 +166,9 @@ enum {
 	reason_main_no_void, reason_main_float, reason_main_address_family,
 	reason_main_partial_checksum, reason_main_no_memory, reason_main_fault, reason_main_too_big,
 	reason_main_no_route, reason_main_local, reason_main_unreachable, reason_main_blackhole,
-	reason_main_prohibit, reason_main_udp_checksum, reason_main_ipv6_version,
-	reason_main_mapped_address, reason_main_ipv6_payload_length, reason_main_not_ip,
+	reason_main_prohibit, reason_main_xfrm, reason_main_rule, reason_main_udp_checksum,
+	reason_main_ipv6_version, reason_main_mapped_address, reason_main_ipv6_payload_length,
+	reason_main_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

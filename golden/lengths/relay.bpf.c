@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 288
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -143,10 +143,10 @@ enum {
 	reason_by_id_gso_packet, reason_by_id_changing, reason_by_id_closed,
 	reason_by_id_address_family, reason_by_id_partial_checksum, reason_by_id_no_memory,
 	reason_by_id_fault, reason_by_id_too_big, reason_by_id_no_route, reason_by_id_local,
-	reason_by_id_unreachable, reason_by_id_blackhole, reason_by_id_prohibit,
-	reason_by_id_udp_checksum, reason_by_id_long_header, reason_by_id_no_flows,
-	reason_by_id_ipv6_version, reason_by_id_mapped_address, reason_by_id_ipv6_payload_length,
-	reason_by_id_not_ip,
+	reason_by_id_unreachable, reason_by_id_blackhole, reason_by_id_prohibit, reason_by_id_xfrm,
+	reason_by_id_rule, reason_by_id_udp_checksum, reason_by_id_long_header,
+	reason_by_id_no_flows, reason_by_id_ipv6_version, reason_by_id_mapped_address,
+	reason_by_id_ipv6_payload_length, reason_by_id_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

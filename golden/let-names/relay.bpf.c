@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 78
+#define FR_REASONS 82
 #define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_NAMED 1
@@ -196,9 +196,9 @@ enum {
 	reason_renumber_changing, reason_renumber_address_family, reason_renumber_partial_checksum,
 	reason_renumber_no_memory, reason_renumber_fault, reason_renumber_too_big,
 	reason_renumber_no_route, reason_renumber_local, reason_renumber_unreachable,
-	reason_renumber_blackhole, reason_renumber_prohibit, reason_renumber_udp_checksum,
-	reason_renumber_ipv6_version, reason_renumber_mapped_address,
-	reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
+	reason_renumber_blackhole, reason_renumber_prohibit, reason_renumber_xfrm,
+	reason_renumber_rule, reason_renumber_udp_checksum, reason_renumber_ipv6_version,
+	reason_renumber_mapped_address, reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -862,7 +862,7 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tap_sent = 38, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
+	reason_tap_sent = 40, reason_tap_pass, reason_tap_inactive, reason_tap_vlan_tag,
 	reason_tap_other_host, reason_tap_link_broadcast, reason_tap_link_multicast,
 	reason_tap_truncated, reason_tap_ipv4_version, reason_tap_ip_options,
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
@@ -871,9 +871,10 @@ enum {
 	reason_tap_gso_packet, reason_tap_no_match, reason_tap_partial_checksum, reason_tap_no_taps,
 	reason_tap_no_memory, reason_tap_fault, reason_tap_address_family, reason_tap_too_big,
 	reason_tap_no_route, reason_tap_local, reason_tap_unreachable, reason_tap_blackhole,
-	reason_tap_prohibit, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
-	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
-	reason_tap_udp_checksum, reason_tap_not_ip,
+	reason_tap_prohibit, reason_tap_xfrm, reason_tap_rule, reason_tap_no_neighbour,
+	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
+	reason_tap_mapped_address, reason_tap_ipv6_payload_length, reason_tap_udp_checksum,
+	reason_tap_not_ip,
 };
 
 /* What is the same for all receivers. */

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 118
+#define FR_REASONS 124
 #define FR_NEEDS_ROWS 120
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
@@ -331,9 +331,9 @@ enum {
 	reason_downstream_no_memory, reason_downstream_fault, reason_downstream_address_family,
 	reason_downstream_martian_source_2, reason_downstream_too_big, reason_downstream_no_route,
 	reason_downstream_local, reason_downstream_unreachable, reason_downstream_blackhole,
-	reason_downstream_prohibit, reason_downstream_no_neighbour, reason_downstream_copy,
-	reason_downstream_refused_by_device, reason_downstream_closed,
-	reason_downstream_ipv6_version, reason_downstream_mapped_address,
+	reason_downstream_prohibit, reason_downstream_xfrm, reason_downstream_rule,
+	reason_downstream_no_neighbour, reason_downstream_copy, reason_downstream_refused_by_device,
+	reason_downstream_closed, reason_downstream_ipv6_version, reason_downstream_mapped_address,
 	reason_downstream_ipv6_payload_length, reason_downstream_udp_checksum,
 	reason_downstream_not_ip,
 };
@@ -1156,7 +1156,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_upstream_sent = 41, reason_upstream_pass, reason_upstream_inactive,
+	reason_upstream_sent = 43, reason_upstream_pass, reason_upstream_inactive,
 	reason_upstream_vlan_tag, reason_upstream_other_host, reason_upstream_link_broadcast,
 	reason_upstream_link_multicast, reason_upstream_truncated, reason_upstream_ipv4_version,
 	reason_upstream_ip_options, reason_upstream_ipv4_reserved, reason_upstream_fragment,
@@ -1167,8 +1167,9 @@ enum {
 	reason_upstream_address_family, reason_upstream_partial_checksum, reason_upstream_no_memory,
 	reason_upstream_fault, reason_upstream_too_big, reason_upstream_no_route,
 	reason_upstream_local, reason_upstream_unreachable, reason_upstream_blackhole,
-	reason_upstream_prohibit, reason_upstream_no_nets, reason_upstream_net,
-	reason_upstream_no_rule, reason_upstream_ipv6_version, reason_upstream_mapped_address,
+	reason_upstream_prohibit, reason_upstream_xfrm, reason_upstream_rule,
+	reason_upstream_no_nets, reason_upstream_net, reason_upstream_no_rule,
+	reason_upstream_ipv6_version, reason_upstream_mapped_address,
 	reason_upstream_ipv6_payload_length, reason_upstream_udp_checksum, reason_upstream_not_ip,
 };
 
@@ -1324,6 +1325,9 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				fib_1.family = AF_INET;
 				fib_1.src[0] = ld32(ipv4->dst);
 				fib_1.dst[0] = ld32(w->server[fr_level(priority, 3)].addr + 12);
+				fib_1.l4_protocol = 17;
+				fib_1.sport = bpf_htons(be16(&udp->dst_port));
+				fib_1.dport = bpf_htons(w->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_1)))
@@ -1511,6 +1515,9 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				fib_2.dst[1] = ld32(w->server[fr_level(priority, 3)].addr + 4);
 				fib_2.dst[2] = ld32(w->server[fr_level(priority, 3)].addr + 8);
 				fib_2.dst[3] = ld32(w->server[fr_level(priority, 3)].addr + 12);
+				fib_2.l4_protocol = 17;
+				fib_2.sport = bpf_htons(be16(&udp->dst_port));
+				fib_2.dport = bpf_htons(w->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_2)))
@@ -1584,7 +1591,7 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_calls_sent = 81, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
+	reason_calls_sent = 85, reason_calls_pass, reason_calls_inactive, reason_calls_vlan_tag,
 	reason_calls_other_host, reason_calls_link_broadcast, reason_calls_link_multicast,
 	reason_calls_truncated, reason_calls_ipv4_version, reason_calls_ip_options,
 	reason_calls_ipv4_reserved, reason_calls_fragment, reason_calls_ipv4_total_length,
@@ -1593,9 +1600,9 @@ enum {
 	reason_calls_gso_packet, reason_calls_no_by_client, reason_calls_changing,
 	reason_calls_address_family, reason_calls_partial_checksum, reason_calls_no_memory,
 	reason_calls_fault, reason_calls_too_big, reason_calls_no_route, reason_calls_local,
-	reason_calls_unreachable, reason_calls_blackhole, reason_calls_prohibit,
-	reason_calls_ipv6_version, reason_calls_mapped_address, reason_calls_ipv6_payload_length,
-	reason_calls_udp_checksum, reason_calls_not_ip,
+	reason_calls_unreachable, reason_calls_blackhole, reason_calls_prohibit, reason_calls_xfrm,
+	reason_calls_rule, reason_calls_ipv6_version, reason_calls_mapped_address,
+	reason_calls_ipv6_payload_length, reason_calls_udp_checksum, reason_calls_not_ip,
 };
 
 static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 88
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -147,8 +147,8 @@ enum {
 	reason_balance_no_pool, reason_balance_hop_limit, reason_balance_partial_checksum,
 	reason_balance_no_memory, reason_balance_fault, reason_balance_too_big,
 	reason_balance_no_route, reason_balance_local, reason_balance_unreachable,
-	reason_balance_blackhole, reason_balance_prohibit, reason_balance_no_backends,
-	reason_balance_ipv6_version, reason_balance_mapped_address,
+	reason_balance_blackhole, reason_balance_prohibit, reason_balance_xfrm, reason_balance_rule,
+	reason_balance_no_backends, reason_balance_ipv6_version, reason_balance_mapped_address,
 	reason_balance_ipv6_payload_length, reason_balance_not_ip,
 };
 

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 55
+#define FR_REASONS 57
 #define FR_NEEDS_ROWS 96
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -115,9 +115,9 @@ enum {
 	reason_relay_gso_packet, reason_relay_no_peers, reason_relay_changing,
 	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
 	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
-	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit,
-	reason_relay_udp_checksum, reason_relay_ipv6_version, reason_relay_mapped_address,
-	reason_relay_ipv6_payload_length, reason_relay_not_ip,
+	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_xfrm,
+	reason_relay_rule, reason_relay_udp_checksum, reason_relay_ipv6_version,
+	reason_relay_mapped_address, reason_relay_ipv6_payload_length, reason_relay_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -569,7 +569,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_wrap_sent = 34, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
+	reason_wrap_sent = 36, reason_wrap_pass, reason_wrap_inactive, reason_wrap_vlan_tag,
 	reason_wrap_truncated, reason_wrap_ipv4_version, reason_wrap_ip_options,
 	reason_wrap_ipv4_reserved, reason_wrap_fragment, reason_wrap_ipv4_total_length,
 	reason_wrap_no_match, reason_wrap_address_family, reason_wrap_gso_packet,

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 67
+#define FR_REASONS 69
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 3073
 #define FR_NEEDS_FACTS
@@ -464,10 +464,10 @@ enum {
 	reason_tap_gso_packet, reason_tap_partial_checksum, reason_tap_no_taps,
 	reason_tap_no_memory, reason_tap_fault, reason_tap_refused_volume, reason_tap_contended,
 	reason_tap_address_family, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
-	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_no_neighbour,
-	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
-	reason_tap_mapped_address, reason_tap_ipv6_payload_length, reason_tap_udp_checksum,
-	reason_tap_not_ip,
+	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_xfrm,
+	reason_tap_rule, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
+	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
+	reason_tap_udp_checksum, reason_tap_not_ip,
 };
 
 /* What is the same for all receivers. */

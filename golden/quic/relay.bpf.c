@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 166
+#define FR_REASONS 172
 #define FR_NEEDS_SHARED 32769
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 8193
@@ -196,10 +196,10 @@ enum {
 	reason_streams_unfit_short_pn, reason_streams_unfit_stream_id, reason_streams_ring_full,
 	reason_streams_address_family, reason_streams_too_big, reason_streams_no_route,
 	reason_streams_local, reason_streams_unreachable, reason_streams_blackhole,
-	reason_streams_prohibit, reason_streams_no_neighbour, reason_streams_copy,
-	reason_streams_refused_by_device, reason_streams_ipv6_version,
-	reason_streams_mapped_address, reason_streams_ipv6_payload_length,
-	reason_streams_udp_checksum, reason_streams_not_ip,
+	reason_streams_prohibit, reason_streams_xfrm, reason_streams_rule,
+	reason_streams_no_neighbour, reason_streams_copy, reason_streams_refused_by_device,
+	reason_streams_ipv6_version, reason_streams_mapped_address,
+	reason_streams_ipv6_payload_length, reason_streams_udp_checksum, reason_streams_not_ip,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1384,7 +1384,7 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_streams_4_sent = 58, reason_streams_4_pass, reason_streams_4_inactive,
+	reason_streams_4_sent = 60, reason_streams_4_pass, reason_streams_4_inactive,
 	reason_streams_4_vlan_tag, reason_streams_4_other_host, reason_streams_4_link_broadcast,
 	reason_streams_4_link_multicast, reason_streams_4_truncated, reason_streams_4_ipv4_version,
 	reason_streams_4_ip_options, reason_streams_4_ipv4_reserved, reason_streams_4_fragment,
@@ -1402,8 +1402,9 @@ enum {
 	reason_streams_4_contended, reason_streams_4_refused_data, reason_streams_4_unfit_stream_id,
 	reason_streams_4_ring_full, reason_streams_4_address_family, reason_streams_4_too_big,
 	reason_streams_4_no_route, reason_streams_4_local, reason_streams_4_unreachable,
-	reason_streams_4_blackhole, reason_streams_4_prohibit, reason_streams_4_no_neighbour,
-	reason_streams_4_copy, reason_streams_4_refused_by_device, reason_streams_4_ipv6_version,
+	reason_streams_4_blackhole, reason_streams_4_prohibit, reason_streams_4_xfrm,
+	reason_streams_4_rule, reason_streams_4_no_neighbour, reason_streams_4_copy,
+	reason_streams_4_refused_by_device, reason_streams_4_ipv6_version,
 	reason_streams_4_mapped_address, reason_streams_4_ipv6_payload_length,
 	reason_streams_4_udp_checksum, reason_streams_4_not_ip,
 };
@@ -2397,7 +2398,7 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_datagrams_sent = 115, reason_datagrams_pass, reason_datagrams_inactive,
+	reason_datagrams_sent = 119, reason_datagrams_pass, reason_datagrams_inactive,
 	reason_datagrams_vlan_tag, reason_datagrams_other_host, reason_datagrams_link_broadcast,
 	reason_datagrams_link_multicast, reason_datagrams_truncated, reason_datagrams_ipv4_version,
 	reason_datagrams_ip_options, reason_datagrams_ipv4_reserved, reason_datagrams_fragment,
@@ -2413,10 +2414,11 @@ enum {
 	reason_datagrams_unfit_short_pn, reason_datagrams_ring_full,
 	reason_datagrams_address_family, reason_datagrams_too_big, reason_datagrams_no_route,
 	reason_datagrams_local, reason_datagrams_unreachable, reason_datagrams_blackhole,
-	reason_datagrams_prohibit, reason_datagrams_no_neighbour, reason_datagrams_copy,
-	reason_datagrams_refused_by_device, reason_datagrams_ipv6_version,
-	reason_datagrams_mapped_address, reason_datagrams_ipv6_payload_length,
-	reason_datagrams_udp_checksum, reason_datagrams_not_ip,
+	reason_datagrams_prohibit, reason_datagrams_xfrm, reason_datagrams_rule,
+	reason_datagrams_no_neighbour, reason_datagrams_copy, reason_datagrams_refused_by_device,
+	reason_datagrams_ipv6_version, reason_datagrams_mapped_address,
+	reason_datagrams_ipv6_payload_length, reason_datagrams_udp_checksum,
+	reason_datagrams_not_ip,
 };
 
 /* What is the same for all receivers. */

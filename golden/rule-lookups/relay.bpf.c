@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 74
+#define FR_REASONS 78
 #define FR_NEEDS_ROWS 136
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -280,8 +280,8 @@ enum {
 	reason_relay_udp_length, reason_relay_gso_packet, reason_relay_changing,
 	reason_relay_address_family, reason_relay_partial_checksum, reason_relay_no_memory,
 	reason_relay_fault, reason_relay_too_big, reason_relay_no_route, reason_relay_local,
-	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_muted,
-	reason_relay_no_second, reason_relay_no_rule,
+	reason_relay_unreachable, reason_relay_blackhole, reason_relay_prohibit, reason_relay_xfrm,
+	reason_relay_rule, reason_relay_muted, reason_relay_no_second, reason_relay_no_rule,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -635,7 +635,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_spread_sent = 35, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
+	reason_spread_sent = 37, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
 	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
 	reason_spread_truncated, reason_spread_not_ipv4, reason_spread_ipv4_version,
 	reason_spread_ip_options, reason_spread_ipv4_reserved, reason_spread_fragment,
@@ -646,8 +646,8 @@ enum {
 	reason_spread_changing, reason_spread_muted, reason_spread_address_family,
 	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
 	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
-	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
-	reason_spread_no_second, reason_spread_no_rule,
+	reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour, reason_spread_copy,
+	reason_spread_refused_by_device, reason_spread_no_second, reason_spread_no_rule,
 };
 
 /* What is the same for all receivers. */

@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 42
+#define FR_REASONS 44
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 65
 #define FR_NEEDS_FRONT 64
@@ -132,9 +132,9 @@ enum {
 	reason_reflect_no_memory, reason_reflect_fault, reason_reflect_reflected,
 	reason_reflect_too_large, reason_reflect_address_family, reason_reflect_too_big,
 	reason_reflect_no_route, reason_reflect_local, reason_reflect_unreachable,
-	reason_reflect_blackhole, reason_reflect_prohibit, reason_reflect_no_neighbour,
-	reason_reflect_copy, reason_reflect_refused_by_device, reason_reflect_no_rule,
-	reason_reflect_ipv6_version, reason_reflect_mapped_address,
+	reason_reflect_blackhole, reason_reflect_prohibit, reason_reflect_xfrm, reason_reflect_rule,
+	reason_reflect_no_neighbour, reason_reflect_copy, reason_reflect_refused_by_device,
+	reason_reflect_no_rule, reason_reflect_ipv6_version, reason_reflect_mapped_address,
 	reason_reflect_ipv6_payload_length, reason_reflect_udp_checksum, reason_reflect_not_ip,
 };
 

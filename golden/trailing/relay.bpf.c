@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 109
+#define FR_REASONS 115
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -168,8 +168,9 @@ enum {
 	reason_echo_gso_packet, reason_echo_address_family, reason_echo_partial_checksum,
 	reason_echo_no_memory, reason_echo_fault, reason_echo_too_big, reason_echo_no_route,
 	reason_echo_local, reason_echo_unreachable, reason_echo_blackhole, reason_echo_prohibit,
-	reason_echo_no_rule, reason_echo_ipv6_version, reason_echo_mapped_address,
-	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
+	reason_echo_xfrm, reason_echo_rule, reason_echo_no_rule, reason_echo_ipv6_version,
+	reason_echo_mapped_address, reason_echo_ipv6_payload_length, reason_echo_udp_checksum,
+	reason_echo_not_ip,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -332,6 +333,9 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
+		fib_1.l4_protocol = 17;
+		fib_1.sport = bpf_htons(be16(&udp->dst_port));
+		fib_1.dport = bpf_htons(be16(&udp->src_port));
 		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_1))
 			return fr_up(skb, reason_echo_too_big);
@@ -483,6 +487,9 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 		fib_2.dst[1] = ld32(ipv6->src + 4);
 		fib_2.dst[2] = ld32(ipv6->src + 8);
 		fib_2.dst[3] = ld32(ipv6->src + 12);
+		fib_2.l4_protocol = 17;
+		fib_2.sport = bpf_htons(be16(&udp->dst_port));
+		fib_2.dport = bpf_htons(be16(&udp->src_port));
 		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_2))
 			return fr_up(skb, reason_echo_too_big);
@@ -543,7 +550,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_route_sent = 36, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
+	reason_route_sent = 38, reason_route_pass, reason_route_inactive, reason_route_vlan_tag,
 	reason_route_other_host, reason_route_link_broadcast, reason_route_link_multicast,
 	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
 	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
@@ -552,8 +559,8 @@ enum {
 	reason_route_hop_limit, reason_route_gso_packet, reason_route_partial_checksum,
 	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
 	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
-	reason_route_ipv6_version, reason_route_mapped_address, reason_route_ipv6_payload_length,
-	reason_route_not_ip,
+	reason_route_xfrm, reason_route_rule, reason_route_ipv6_version,
+	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
 static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -771,7 +778,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_spread_sent = 70, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
+	reason_spread_sent = 74, reason_spread_pass, reason_spread_inactive, reason_spread_vlan_tag,
 	reason_spread_other_host, reason_spread_link_broadcast, reason_spread_link_multicast,
 	reason_spread_truncated, reason_spread_ipv4_version, reason_spread_ip_options,
 	reason_spread_ipv4_reserved, reason_spread_fragment, reason_spread_ipv4_total_length,
@@ -781,9 +788,9 @@ enum {
 	reason_spread_no_memory, reason_spread_fault, reason_spread_address_family,
 	reason_spread_too_big, reason_spread_no_route, reason_spread_local,
 	reason_spread_unreachable, reason_spread_blackhole, reason_spread_prohibit,
-	reason_spread_no_neighbour, reason_spread_copy, reason_spread_refused_by_device,
-	reason_spread_ipv6_version, reason_spread_mapped_address, reason_spread_ipv6_payload_length,
-	reason_spread_udp_checksum, reason_spread_not_ip,
+	reason_spread_xfrm, reason_spread_rule, reason_spread_no_neighbour, reason_spread_copy,
+	reason_spread_refused_by_device, reason_spread_ipv6_version, reason_spread_mapped_address,
+	reason_spread_ipv6_payload_length, reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
 static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 202
+#define FR_REASONS 208
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
@@ -333,9 +333,10 @@ enum {
 	reason_leave_vxlan_hop_limit, reason_leave_vxlan_partial_checksum,
 	reason_leave_vxlan_no_memory, reason_leave_vxlan_fault, reason_leave_vxlan_too_big,
 	reason_leave_vxlan_no_route, reason_leave_vxlan_local, reason_leave_vxlan_unreachable,
-	reason_leave_vxlan_blackhole, reason_leave_vxlan_prohibit, reason_leave_vxlan_ipv6_version,
-	reason_leave_vxlan_mapped_address, reason_leave_vxlan_ipv6_payload_length,
-	reason_leave_vxlan_not_inner, reason_leave_vxlan_not_outer,
+	reason_leave_vxlan_blackhole, reason_leave_vxlan_prohibit, reason_leave_vxlan_xfrm,
+	reason_leave_vxlan_rule, reason_leave_vxlan_ipv6_version, reason_leave_vxlan_mapped_address,
+	reason_leave_vxlan_ipv6_payload_length, reason_leave_vxlan_not_inner,
+	reason_leave_vxlan_not_outer,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1125,7 +1126,7 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_leave_geneve_sent = 48, reason_leave_geneve_pass, reason_leave_geneve_inactive,
+	reason_leave_geneve_sent = 50, reason_leave_geneve_pass, reason_leave_geneve_inactive,
 	reason_leave_geneve_vlan_tag, reason_leave_geneve_other_host,
 	reason_leave_geneve_link_broadcast, reason_leave_geneve_link_multicast,
 	reason_leave_geneve_truncated, reason_leave_geneve_ipv4_version,
@@ -1145,10 +1146,10 @@ enum {
 	reason_leave_geneve_hop_limit, reason_leave_geneve_partial_checksum,
 	reason_leave_geneve_no_memory, reason_leave_geneve_fault, reason_leave_geneve_too_big,
 	reason_leave_geneve_no_route, reason_leave_geneve_local, reason_leave_geneve_unreachable,
-	reason_leave_geneve_blackhole, reason_leave_geneve_prohibit,
-	reason_leave_geneve_ipv6_version, reason_leave_geneve_mapped_address,
-	reason_leave_geneve_ipv6_payload_length, reason_leave_geneve_not_inner,
-	reason_leave_geneve_not_outer,
+	reason_leave_geneve_blackhole, reason_leave_geneve_prohibit, reason_leave_geneve_xfrm,
+	reason_leave_geneve_rule, reason_leave_geneve_ipv6_version,
+	reason_leave_geneve_mapped_address, reason_leave_geneve_ipv6_payload_length,
+	reason_leave_geneve_not_inner, reason_leave_geneve_not_outer,
 };
 
 static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -1979,7 +1980,7 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_enter_sent = 100, reason_enter_pass, reason_enter_inactive, reason_enter_vlan_tag,
+	reason_enter_sent = 104, reason_enter_pass, reason_enter_inactive, reason_enter_vlan_tag,
 	reason_enter_other_host, reason_enter_link_broadcast, reason_enter_link_multicast,
 	reason_enter_truncated, reason_enter_ipv4_any_version, reason_enter_ipv4_any_ihl,
 	reason_enter_ipv4_any_options, reason_enter_ipv4_any_total_length,
@@ -1988,8 +1989,8 @@ enum {
 	reason_enter_address_family, reason_enter_gso_packet, reason_enter_partial_checksum,
 	reason_enter_no_memory, reason_enter_fault, reason_enter_too_big, reason_enter_no_route,
 	reason_enter_local, reason_enter_unreachable, reason_enter_blackhole, reason_enter_prohibit,
-	reason_enter_no_fou4, reason_enter_ipv6_version, reason_enter_mapped_address,
-	reason_enter_ipv6_payload_length, reason_enter_not_inner,
+	reason_enter_xfrm, reason_enter_rule, reason_enter_no_fou4, reason_enter_ipv6_version,
+	reason_enter_mapped_address, reason_enter_ipv6_payload_length, reason_enter_not_inner,
 };
 
 static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data,
@@ -3740,7 +3741,7 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_leave_ip_sent = 134, reason_leave_ip_pass, reason_leave_ip_inactive,
+	reason_leave_ip_sent = 140, reason_leave_ip_pass, reason_leave_ip_inactive,
 	reason_leave_ip_vlan_tag, reason_leave_ip_other_host, reason_leave_ip_link_broadcast,
 	reason_leave_ip_link_multicast, reason_leave_ip_truncated, reason_leave_ip_ipv4_version,
 	reason_leave_ip_ip_options, reason_leave_ip_ipv4_reserved, reason_leave_ip_fragment,
@@ -4240,7 +4241,7 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_leave_fou_sent = 166, reason_leave_fou_pass, reason_leave_fou_inactive,
+	reason_leave_fou_sent = 172, reason_leave_fou_pass, reason_leave_fou_inactive,
 	reason_leave_fou_vlan_tag, reason_leave_fou_other_host, reason_leave_fou_link_broadcast,
 	reason_leave_fou_link_multicast, reason_leave_fou_truncated, reason_leave_fou_ipv4_version,
 	reason_leave_fou_ip_options, reason_leave_fou_ipv4_reserved, reason_leave_fou_fragment,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 103
+#define FR_REASONS 107
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 32
 #define FR_USAGES 3
@@ -221,7 +221,8 @@ enum {
 	reason_forward_address_family, reason_forward_partial_checksum, reason_forward_no_memory,
 	reason_forward_fault, reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_udp_checksum, reason_forward_ipv6_version, reason_forward_mapped_address,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_udp_checksum,
+	reason_forward_ipv6_version, reason_forward_mapped_address,
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
@@ -715,7 +716,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_tunnels_sent = 37, reason_tunnels_pass, reason_tunnels_inactive,
+	reason_tunnels_sent = 39, reason_tunnels_pass, reason_tunnels_inactive,
 	reason_tunnels_vlan_tag, reason_tunnels_other_host, reason_tunnels_link_broadcast,
 	reason_tunnels_link_multicast, reason_tunnels_truncated, reason_tunnels_ipv4_version,
 	reason_tunnels_ip_options, reason_tunnels_ipv4_reserved, reason_tunnels_fragment,
@@ -726,7 +727,8 @@ enum {
 	reason_tunnels_address_family, reason_tunnels_partial_checksum, reason_tunnels_no_memory,
 	reason_tunnels_fault, reason_tunnels_too_big, reason_tunnels_no_route, reason_tunnels_local,
 	reason_tunnels_unreachable, reason_tunnels_blackhole, reason_tunnels_prohibit,
-	reason_tunnels_udp_checksum, reason_tunnels_ipv6_version, reason_tunnels_mapped_address,
+	reason_tunnels_xfrm, reason_tunnels_rule, reason_tunnels_udp_checksum,
+	reason_tunnels_ipv6_version, reason_tunnels_mapped_address,
 	reason_tunnels_ipv6_payload_length, reason_tunnels_not_ip,
 };
 
@@ -1149,7 +1151,7 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_known_sent = 75, reason_known_pass, reason_known_inactive, reason_known_vlan_tag,
+	reason_known_sent = 79, reason_known_pass, reason_known_inactive, reason_known_vlan_tag,
 	reason_known_other_host, reason_known_link_broadcast, reason_known_link_multicast,
 	reason_known_truncated, reason_known_ipv4_version, reason_known_ip_options,
 	reason_known_ipv4_reserved, reason_known_fragment, reason_known_ipv4_total_length,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 71
+#define FR_REASONS 75
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
@@ -116,8 +116,9 @@ enum {
 	reason_frames_address_family, reason_frames_partial_checksum, reason_frames_no_memory,
 	reason_frames_fault, reason_frames_too_big, reason_frames_no_route, reason_frames_local,
 	reason_frames_unreachable, reason_frames_blackhole, reason_frames_prohibit,
-	reason_frames_udp_checksum, reason_frames_ipv6_version, reason_frames_mapped_address,
-	reason_frames_ipv6_payload_length, reason_frames_not_ip,
+	reason_frames_xfrm, reason_frames_rule, reason_frames_udp_checksum,
+	reason_frames_ipv6_version, reason_frames_mapped_address, reason_frames_ipv6_payload_length,
+	reason_frames_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -810,7 +811,7 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_bare_sent = 37, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
+	reason_bare_sent = 39, reason_bare_pass, reason_bare_inactive, reason_bare_vlan_tag,
 	reason_bare_truncated, reason_bare_ipv4_version, reason_bare_ip_options,
 	reason_bare_ipv4_reserved, reason_bare_fragment, reason_bare_ipv4_total_length,
 	reason_bare_ipv4_checksum, reason_bare_martian_source, reason_bare_multicast,
@@ -818,9 +819,9 @@ enum {
 	reason_bare_gso_packet, reason_bare_no_peers, reason_bare_changing,
 	reason_bare_address_family, reason_bare_partial_checksum, reason_bare_no_memory,
 	reason_bare_fault, reason_bare_too_big, reason_bare_no_route, reason_bare_local,
-	reason_bare_unreachable, reason_bare_blackhole, reason_bare_prohibit,
-	reason_bare_udp_checksum, reason_bare_ipv6_version, reason_bare_mapped_address,
-	reason_bare_ipv6_payload_length, reason_bare_not_ip,
+	reason_bare_unreachable, reason_bare_blackhole, reason_bare_prohibit, reason_bare_xfrm,
+	reason_bare_rule, reason_bare_udp_checksum, reason_bare_ipv6_version,
+	reason_bare_mapped_address, reason_bare_ipv6_payload_length, reason_bare_not_ip,
 };
 
 static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,

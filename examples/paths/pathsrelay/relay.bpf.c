@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_SHARED 65537
 #define FR_NEEDS_FACTS
@@ -149,9 +149,9 @@ enum {
 	reason_forward_partial_checksum, reason_forward_no_memory, reason_forward_fault,
 	reason_forward_too_big, reason_forward_no_route, reason_forward_local,
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
-	reason_forward_tcp_data_offset, reason_forward_tcp_options, reason_forward_not_l4,
-	reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip,
+	reason_forward_xfrm, reason_forward_rule, reason_forward_tcp_data_offset,
+	reason_forward_tcp_options, reason_forward_not_l4, reason_forward_ipv6_version,
+	reason_forward_mapped_address, reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 41
 #define FR_NEEDS_ROWS 440
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
@@ -166,9 +166,10 @@ enum {
 	reason_swap_gso_packet, reason_swap_changing, reason_swap_address_family,
 	reason_swap_partial_checksum, reason_swap_no_memory, reason_swap_fault, reason_swap_too_big,
 	reason_swap_no_route, reason_swap_local, reason_swap_unreachable, reason_swap_blackhole,
-	reason_swap_prohibit, reason_swap_udp_checksum, reason_swap_no_rule,
-	reason_swap_long_header, reason_swap_no_by_id, reason_swap_ipv6_version,
-	reason_swap_mapped_address, reason_swap_ipv6_payload_length, reason_swap_not_ip,
+	reason_swap_prohibit, reason_swap_xfrm, reason_swap_rule, reason_swap_udp_checksum,
+	reason_swap_no_rule, reason_swap_long_header, reason_swap_no_by_id,
+	reason_swap_ipv6_version, reason_swap_mapped_address, reason_swap_ipv6_payload_length,
+	reason_swap_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,

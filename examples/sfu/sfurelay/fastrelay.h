@@ -169,6 +169,7 @@ enum fr_hop_state {
 	FR_HOP_DIRECT,
 	FR_HOP_NEIGHBOUR,
 	FR_HOP_LOCAL, FR_HOP_UNREACHABLE, FR_HOP_BLACKHOLE, FR_HOP_PROHIBIT,
+	FR_HOP_XFRM, FR_HOP_RULE,
 };
 
 struct fr_hop {
@@ -193,7 +194,11 @@ struct fr_lease {
 	__u64 changes; /* goes up before user space replaces or deletes a row */
 	/* goes up before and after user space writes an entry of an array: odd in between */
 	__u64 storing;
+	__u64 policy; /* what route lookups in the kernel don't see */
 };
+
+/* Bits of policy, for IPv4; those of IPv6 are one further to the left. */
+enum fr_policy { FR_POLICY_XFRM = 1, FR_POLICY_RULES = 4 };
 
 struct fr_reason {
 	__u64 packets, bytes;
@@ -1405,19 +1410,19 @@ static __always_inline int fr_usable(const struct fr_hop *hop)
 
 /*
  * Why a packet can't leave through a hop. Reasons stand in this order: no_route, local,
- * unreachable, blackhole, prohibit, and for copies no_neighbour.
+ * unreachable, blackhole, prohibit, xfrm, rule, and for copies no_neighbour.
  */
 static __always_inline __u32 fr_unusable(const struct fr_hop *hop, __u32 no_route)
 {
 	__u32 state = hop->state - FR_HOP_LOCAL;
 
-	return state <= FR_HOP_PROHIBIT - FR_HOP_LOCAL ? no_route + 1 + state : no_route;
+	return state <= FR_HOP_RULE - FR_HOP_LOCAL ? no_route + 1 + state : no_route;
 }
 
 /* The same for a copy, for which the kernel doesn't resolve neighbours. */
 static __always_inline __u32 fr_indirect(const struct fr_hop *hop, __u32 no_route)
 {
-	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 5 : fr_unusable(hop, no_route);
+	return hop->state == FR_HOP_NEIGHBOUR ? no_route + 7 : fr_unusable(hop, no_route);
 }
 
 /* A packet of len bytes, network header included, can leave through a hop. */
@@ -1464,13 +1469,26 @@ static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const
 /*
  * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a
  * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
- * the route. Kernels before 5.12 compare the device's MTU with the packet that came.
+ * the route. Kernels before 5.12 compare the device's MTU with the packet that came. The lookup
+ * sees no xfrm policies, and can't follow rules that ask for what the caller doesn't know: where
+ * there are some, as the policy of the lease says, the packet is the stack's.
  */
 static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,
 				    struct fr_hop *hop)
 {
+	__u32 v6 = fib->family == AF_INET6;
+	struct fr_lease *l = fr_the_lease();
+	__u64 policy = l ? *(const volatile __u64 *)&l->policy : 0;
 	long ret;
 
+	if (unlikely(policy & FR_POLICY_XFRM << v6)) {
+		hop->state = FR_HOP_XFRM;
+		return 0;
+	}
+	if (unlikely(policy & FR_POLICY_RULES << v6) && !(fib->sport && fib->dport)) {
+		hop->state = FR_HOP_RULE;
+		return 0;
+	}
 	fib->ifindex = skb->ifindex;
 	fib->tot_len = len < 0xFFFF ? len : 0xFFFF;
 	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);

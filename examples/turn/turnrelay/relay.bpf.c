@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 77
+#define FR_REASONS 81
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
@@ -177,7 +177,8 @@ enum {
 	reason_to_peer_address_family, reason_to_peer_partial_checksum, reason_to_peer_no_memory,
 	reason_to_peer_fault, reason_to_peer_too_big, reason_to_peer_no_route, reason_to_peer_local,
 	reason_to_peer_unreachable, reason_to_peer_blackhole, reason_to_peer_prohibit,
-	reason_to_peer_udp_checksum, reason_to_peer_ipv6_version, reason_to_peer_mapped_address,
+	reason_to_peer_xfrm, reason_to_peer_rule, reason_to_peer_udp_checksum,
+	reason_to_peer_ipv6_version, reason_to_peer_mapped_address,
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
@@ -612,7 +613,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_to_client_sent = 39, reason_to_client_pass, reason_to_client_inactive,
+	reason_to_client_sent = 41, reason_to_client_pass, reason_to_client_inactive,
 	reason_to_client_vlan_tag, reason_to_client_other_host, reason_to_client_link_broadcast,
 	reason_to_client_link_multicast, reason_to_client_truncated, reason_to_client_ipv4_version,
 	reason_to_client_ip_options, reason_to_client_ipv4_reserved, reason_to_client_fragment,
@@ -624,9 +625,9 @@ enum {
 	reason_to_client_partial_checksum, reason_to_client_no_memory, reason_to_client_fault,
 	reason_to_client_too_big, reason_to_client_no_route, reason_to_client_local,
 	reason_to_client_unreachable, reason_to_client_blackhole, reason_to_client_prohibit,
-	reason_to_client_udp_checksum, reason_to_client_ipv6_version,
-	reason_to_client_mapped_address, reason_to_client_ipv6_payload_length,
-	reason_to_client_not_ip,
+	reason_to_client_xfrm, reason_to_client_rule, reason_to_client_udp_checksum,
+	reason_to_client_ipv6_version, reason_to_client_mapped_address,
+	reason_to_client_ipv6_payload_length, reason_to_client_not_ip,
 };
 
 static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now, __u64 payload_len,

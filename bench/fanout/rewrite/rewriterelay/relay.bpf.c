@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 40
+#define FR_REASONS 42
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 513
 #define FR_NEEDS_FRONT 80
@@ -142,10 +142,10 @@ enum {
 	reason_deliver_no_memory, reason_deliver_fault, reason_deliver_delivered,
 	reason_deliver_address_family, reason_deliver_too_big, reason_deliver_no_route,
 	reason_deliver_local, reason_deliver_unreachable, reason_deliver_blackhole,
-	reason_deliver_prohibit, reason_deliver_no_neighbour, reason_deliver_copy,
-	reason_deliver_refused_by_device, reason_deliver_ipv6_version,
-	reason_deliver_mapped_address, reason_deliver_ipv6_payload_length,
-	reason_deliver_udp_checksum, reason_deliver_not_ip,
+	reason_deliver_prohibit, reason_deliver_xfrm, reason_deliver_rule,
+	reason_deliver_no_neighbour, reason_deliver_copy, reason_deliver_refused_by_device,
+	reason_deliver_ipv6_version, reason_deliver_mapped_address,
+	reason_deliver_ipv6_payload_length, reason_deliver_udp_checksum, reason_deliver_not_ip,
 };
 
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
