@@ -21,9 +21,9 @@ type Always struct {
 // butTunnels is what a check of GSO packets takes whose segments are packets of a tunnel.
 const butTunnels = "but not where each segment begins with a tunnel's headers"
 
-// AlwaysUp returns what a program of a plan always passes to the stack: the reasons of all checks that every packet comes
-// by before a rule sends, passes or drops it, as far as it has the header that the check is about. What depends on the
-// spec's own match and rules is not among them.
+// AlwaysUp returns what a program of a plan always passes to the stack: the reasons of all checks that every packet
+// comes by before a rule sends, passes or drops it, as far as it has the header that the check is about. What depends
+// on the spec's own match and rules is not among them.
 func AlwaysUp(s *spec.Spec, p *ir.Program) []Always {
 	w := &upWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, tunnels: map[int]bool{},
 		reasons: p.Reasons}

@@ -32,6 +32,11 @@ func (c *compiler) unused() {
 			}
 		}
 	}
+	for _, a := range s.Alternatives {
+		if !a.Std {
+			warn(a.Name, "alternatives", "no stack names them")
+		}
+	}
 	for _, x := range s.Settings {
 		if d := warn(x.Name, "setting", "no expression reads it"); d != nil {
 			d.WithHint("it is written setting.%s", x.Name.Value)
@@ -56,6 +61,44 @@ func (c *compiler) unused() {
 	for _, e := range s.Events {
 		warn(e.Name, "event", "nothing emits it")
 	}
+	for _, src := range s.Programs {
+		c.unusedLets(src.Rules)
+	}
+}
+
+// unusedLets warns of names for values that the rest of their rule doesn't use.
+func (c *compiler) unusedLets(rules []*spec.Rule) {
+	for _, r := range rules {
+		for i, a := range r.Do {
+			if a.FanOut != nil {
+				c.unusedLets(a.FanOut.Rules)
+			}
+			if a.Kind != spec.ActLet {
+				continue
+			}
+			used := map[string]bool{}
+			find := func(e *spec.Expr) {
+				if e.Op == spec.OpName {
+					used[e.Path[0].Value] = true
+				}
+			}
+			for _, as := range a.Set {
+				eachIn(find, as.Value)
+			}
+			p := &program{compiler: c, src: &spec.Program{Rules: []*spec.Rule{{Do: r.Do[i+1:]}}}}
+			p.eachExpr(find)
+			for _, as := range a.Set {
+				name, effect := as.Target.Path[0], false
+				eachIn(func(e *spec.Expr) {
+					effect = effect || e.Fn.Value == "alloc" || e.Fn.Value == "translate"
+				}, as.Value)
+				if !used[name.Value] && !effect {
+					c.diags.Warn(codeNotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it", name.Value).
+						WithHint("it is known in the actions that follow: use it there, or leave it out")
+				}
+			}
+		}
+	}
 }
 
 // uses returns the names that programs and tests use, by what they are names of.
@@ -75,6 +118,9 @@ func (c *compiler) uses() map[string][]string {
 	for _, src := range c.spec.Programs {
 		p := &program{compiler: c, src: src}
 		for _, e := range src.Stack {
+			for _, n := range e.Headers {
+				use("alternatives", n)
+			}
 			for _, h := range p.choices(e) {
 				use("header", h.Name)
 			}
