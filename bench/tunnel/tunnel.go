@@ -211,7 +211,8 @@ func (v *variant) tcp(cut bool) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	out, err := v.Client.Command(ctx, "iperf3", "-J", "-t", "3", "-c", v.Inner.V4.String(), "-p", fmt.Sprint(port)).Output()
+	out, err := v.Client.Command(
+		ctx, "iperf3", "-J", "-t", "3", "-c", v.Inner.V4.String(), "-p", fmt.Sprint(port)).Output()
 	if err != nil {
 		return 0, fmt.Errorf("iperf3: %w: %s", err, out)
 	}

@@ -115,8 +115,8 @@ func TestECN(t *testing.T) {
 	}
 }
 
-// What goes into a tunnel has the DSCP and the mark of the packet outside. A mark of congestion is copied, too (RFC 6040
-// §4.1, normal mode); the kernel's own device writes ECT(0) in its place (RFC 3168).
+// What goes into a tunnel has the DSCP and the mark of the packet outside. A mark of congestion is copied, too
+// (RFC 6040 §4.1, normal mode); the kernel's own device writes ECT(0) in its place (RFC 3168).
 func TestClassOutside(t *testing.T) {
 	for _, inside := range []int{4, 6} {
 		l, g := start(t, lab.Options{Kind: gateway.VXLAN, Outside: 4})
@@ -131,7 +131,8 @@ func TestClassOutside(t *testing.T) {
 			for ecn := range uint8(4) {
 				payload := fmt.Appendf(nil, "marked %d, %s", ecn, who)
 				frame, err := l.Plain(lab.Packet{
-					Src: l.ClientAddr.Of(inside), Dst: l.Inner.Of(inside), Class: dscp | ecn, Hops: 64, Payload: payload,
+					Src: l.ClientAddr.Of(inside), Dst: l.Inner.Of(inside), Class: dscp | ecn, Hops: 64,
+					Payload: payload,
 				})
 				if err != nil {
 					t.Fatal(err)

@@ -67,7 +67,8 @@ func TestThrough(t *testing.T) {
 					}
 				}
 				for _, family := range o.Families() {
-					if err := errors.Join(l.Ping(family, 100), l.UDP(family, 1001), l.TCP(family, 150_000)); err != nil {
+					err := errors.Join(l.Ping(family, 100), l.UDP(family, 1001), l.TCP(family, 150_000))
+					if err != nil {
 						t.Errorf("IPv%d: %v", family, err)
 					}
 				}
@@ -131,7 +132,8 @@ func TestWords(t *testing.T) {
 		t.Error(tunnel, err)
 	}
 	for _, change := range [][2]string{
-		{"vxlan", "gre"}, {"vni=42", "vni=16777216"}, {"vni=42", "vni"}, {"vni", "number"}, {"203.0.113.2", "2001:db8::1"},
+		{"vxlan", "gre"}, {"vni=42", "vni=16777216"}, {"vni=42", "vni"}, {"vni", "number"},
+		{"203.0.113.2", "2001:db8::1"},
 		{"mac=02:00:00:00:10:01,", ""}, {"local=192.0.2.1,", ""}, {"kind=vxlan,", ""}, {"10.9.0.0/24", "10.9.0.0"},
 	} {
 		if _, err := parse(strings.Replace(right, change[0], change[1], 1)); err == nil {

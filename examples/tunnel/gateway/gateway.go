@@ -33,8 +33,8 @@ type Tunnel struct {
 	Sums          bool       // UDP checksums outside; without, over IPv6 by RFC 6935
 	Networks      []netip.Prefix
 
-	// Of VXLAN and GENEVE. Inside, no one is asked for the link-layer addresses of this end and the other one: both ends
-	// are told.
+	// Of VXLAN and GENEVE. Inside, no one is asked for the link-layer addresses of this end and the other one: both
+	// ends are told.
 	VNI            uint32
 	MAC, RemoteMAC net.HardwareAddr
 	Option         uint32 // of GENEVE

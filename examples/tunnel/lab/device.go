@@ -61,7 +61,8 @@ func addDevice(o Options, own, other end, networks ...string) error {
 		}))
 		if o.ethernet() {
 			errs = append(errs, netlink.NeighSet(&netlink.Neigh{
-				LinkIndex: link.Attrs().Index, IP: a.other.AsSlice(), HardwareAddr: other.mac, State: netlink.NUD_PERMANENT,
+				LinkIndex: link.Attrs().Index, IP: a.other.AsSlice(), HardwareAddr: other.mac,
+				State: netlink.NUD_PERMANENT,
 			}))
 		}
 	}

@@ -31,7 +31,8 @@ func (l *Lab) Encapsulated(class uint8, inside Packet) ([]byte, error) {
 	switch l.Kind {
 	case gateway.VXLAN:
 		udp.DstPort = 4789
-		tunnel = append(tunnel, udp, &layers.VXLAN{ValidIDFlag: true, VNI: vni}, ethernet(l.far.mac, l.near.mac, inside.Src))
+		tunnel = append(tunnel,
+			udp, &layers.VXLAN{ValidIDFlag: true, VNI: vni}, ethernet(l.far.mac, l.near.mac, inside.Src))
 	}
 	ip := network(Packet{Src: l.far.out, Dst: l.near.out, Class: class, Hops: 64}, transport)
 	if err := udp.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer)); err != nil {

@@ -25,7 +25,8 @@ func checkTunnels(rep *reporter, dir string) {
 		list = append(list,
 			lab.Options{Kind: gateway.GENEVE, Outside: 4}, lab.Options{Kind: gateway.GENEVE, Outside: 6},
 			lab.Options{Kind: gateway.IPIP, Outside: 4}, lab.Options{Kind: gateway.IPIP, Outside: 6},
-			lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 4}, lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 6},
+			lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 4},
+			lab.Options{Kind: gateway.FOU, Outside: 4, Inside: 6},
 			lab.Options{Kind: gateway.FOU, Outside: 6, Inside: 4, Sums: true},
 			lab.Options{Kind: gateway.FOU, Outside: 6, Inside: 6, Sums: true})
 	}
