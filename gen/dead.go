@@ -93,7 +93,8 @@ func (d *dead) all() {
 	if len(d.src.Match) == 0 && d.src.When != nil {
 		pos = d.src.When.Pos
 	}
-	w := d.diags.Warn(codeNever, pos, "no packet gets to a rule of program %q: all of them pass to the stack", d.out.Name)
+	w := d.diags.Warn(codeNever, pos, "no packet gets to a rule of program %q: all of them pass to the stack",
+		d.out.Name)
 	for _, r := range d.src.Rules {
 		d.because(w, d.trace.rules[r])
 	}
@@ -124,8 +125,8 @@ func (d *dead) header(at place) {
 	}
 	w := d.diags.Warn(codeNever, pos, "no packet is found to have header %q here", at.header.Name.Value)
 	w.WithRelated(d.reached.Why(first), "what it asks for is excluded here")
-	w.WithHint("an alternative in front of it is found in all packets that have it, or what announces it is excluded: " +
-		"put the alternative that asks for more in front, or leave this one out")
+	w.WithHint("an alternative in front of it is found in all packets that have it, or what announces it is " +
+		"excluded: put the alternative that asks for more in front, or leave this one out")
 }
 
 func (d *dead) rules(rs []*spec.Rule) {
@@ -138,8 +139,8 @@ func (d *dead) rules(rs []*spec.Rule) {
 			w := d.diags.Warn(codeVain, r.Pos, "the actions of this rule are never carried out: every packet that it "+
 				"applies to passes to the stack")
 			d.because(w, end)
-			w.WithHint("one of the values that it gives the packet can never be right: give it one that the field can " +
-				"have, or leave the rule out")
+			w.WithHint("one of the values that it gives the packet can never be right: give it one that the field " +
+				"can have, or leave the rule out")
 		}
 		for _, a := range r.Do {
 			if a.FanOut != nil {
@@ -168,8 +169,8 @@ func (d *dead) rule(r *spec.Rule) {
 	case len(came) > 0:
 		w := d.diags.Warn(codeNever, r.Pos, "this rule never applies: nothing that it asks for is left for it")
 		d.because(w, came)
-		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put it " +
-			"in front, ask for something else, or leave it out")
+		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put " +
+			"it in front, ask for something else, or leave it out")
 	case len(front) > 0:
 		w := d.diags.Warn(codeNever, r.Pos, "this rule never applies: all packets that it may apply to are taken by "+
 			"rules in front of it")

@@ -93,7 +93,8 @@ func (c *compiler) unusedLets(rules []*spec.Rule) {
 					effect = effect || e.Fn.Value == "alloc" || e.Fn.Value == "translate"
 				}, as.Value)
 				if !used[name.Value] && !effect {
-					c.diags.Warn(codeNotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it", name.Value).
+					c.diags.Warn(codeNotUsed, name.Pos, "%q gets a value, but the rest of the rule doesn't use it",
+						name.Value).
 						WithHint("it is known in the actions that follow: use it there, or leave it out")
 				}
 			}

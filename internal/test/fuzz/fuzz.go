@@ -63,13 +63,17 @@ func (r *Report) Reached() float64 {
 
 // Missed returns the places of the plan that no packet came by, without those that no packet can come by.
 func (r *Report) Missed() []*sim.Point {
-	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits > 0 || r.unreachable(p) })
+	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool {
+		return p.Hits > 0 || r.unreachable(p)
+	})
 }
 
 // Impossible returns the places of the plan that packets came by though none can: the compiler would warn of a rule
 // that isn't dead.
 func (r *Report) Impossible() []*sim.Point {
-	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits == 0 || !r.unreachable(p) })
+	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool {
+		return p.Hits == 0 || !r.unreachable(p)
+	})
 }
 
 // unreachable reports whether no packet can come by a place.
