@@ -349,6 +349,7 @@ func reasonNames(s *spec.Spec) func(pattern string) *regexp.Regexp {
 		fields(x.Value)
 	}
 	for _, x := range s.Sessions {
+		fields(x.Fields)
 		for _, r := range x.Rows {
 			add("TABLE", r.Table)
 		}
