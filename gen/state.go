@@ -88,7 +88,8 @@ func (c *compiler) state() {
 				&ir.Member{Name: "slot", Type: u32, Hidden: true, Pos: t.Pos},
 				&ir.Member{Name: "gen", Type: u32, Hidden: true, Pos: t.Pos})
 			if t.Rows > 1 {
-				t.Value.Members = append(t.Value.Members, &ir.Member{Name: ir.RowIndex, Type: u32, Hidden: true, Pos: t.Pos})
+				t.Value.Members = append(t.Value.Members,
+					&ir.Member{Name: ir.RowIndex, Type: u32, Hidden: true, Pos: t.Pos})
 			}
 		}
 		layOut(&t.Key, 4)
@@ -381,9 +382,8 @@ func (c *compiler) session(s *spec.Session) {
 		c.plan.Tables = append(c.plan.Tables, t)
 	}
 	for i, f := range fields {
-		if f.Type.Kind.IsIndex() && c.diags.Len() == errors && !slices.ContainsFunc(out.Rows, func(r *ir.SessionRow) bool {
-			return slices.Contains(r.Value, i)
-		}) {
+		named := slices.ContainsFunc(out.Rows, func(r *ir.SessionRow) bool { return slices.Contains(r.Value, i) })
+		if f.Type.Kind.IsIndex() && !named && c.diags.Len() == errors {
 			c.diags.Add(codeTable, f.Pos, "no row of session %q has its %s %q", out.Name, f.Type.Word(), f.Name).
 				WithHint("name it in the value of a row, or of several: they share it")
 		}
@@ -409,8 +409,8 @@ func (c *compiler) anotherRow(t, another *ir.Table, pos diag.Pos) {
 		}
 		has, wants := types(part.has), types(part.wants)
 		if !slices.Equal(has, wants) {
-			c.diags.Add(codeTable, pos, "rows in one table have one %s: this one is (%s), the first one's (%s)", part.what,
-				strings.Join(has, ", "), strings.Join(wants, ", ")).
+			c.diags.Add(codeTable, pos, "rows in one table have one %s: this one is (%s), the first one's (%s)",
+				part.what, strings.Join(has, ", "), strings.Join(wants, ", ")).
 				WithRelated(t.Pos, "the table is declared here").
 				WithHint("use fields of the same types, or a table of another name")
 			return

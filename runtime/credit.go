@@ -131,8 +131,8 @@ func (c *Credit) Charge(n uint64) error {
 	return nil
 }
 
-// Debt returns by how much more was spent than the limit: by Charge, by `admit` with `overdraft`, or since the limit was
-// moved below. A higher limit or Refund repays it.
+// Debt returns by how much more was spent than the limit: by Charge, by `admit` with `overdraft`, or since the limit
+// was moved below. A higher limit or Refund repays it.
 func (c *Credit) Debt() uint64 {
 	spent, limit := c.Spent(), c.Limit()
 	return spent - min(spent, limit)
@@ -215,8 +215,8 @@ func unitsIn(time, perSecond uint64) uint64 {
 	return units
 }
 
-// Debt returns how many units have to refill before the first one may be spent: what was spent beyond the burst by Charge
-// or by `admit` with `overdraft`. Time repays it, at the bucket's rate; Refund does, too.
+// Debt returns how many units have to refill before the first one may be spent: what was spent beyond the burst by
+// Charge or by `admit` with `overdraft`. Time repays it, at the bucket's rate; Refund does, too.
 func (b *Bucket) Debt() uint64 {
 	rate := b.Rate()
 	ahead := b.load(abi.CreditSpent) - monotonic()
@@ -248,8 +248,8 @@ func (b *Bucket) Spend(n uint64) error {
 	})
 }
 
-// Charge spends n units, whatever is left, as `admit` with `overdraft` does: the bucket admits nothing then until time has
-// repaid its debt. Nothing is charged at a rate of 0. It reports [ErrClosed] where the bucket is gone.
+// Charge spends n units, whatever is left, as `admit` with `overdraft` does: the bucket admits nothing then until time
+// has repaid its debt. Nothing is charged at a rate of 0. It reports [ErrClosed] where the bucket is gone.
 func (b *Bucket) Charge(n uint64) error {
 	if !b.alive() {
 		return ErrClosed
@@ -350,8 +350,8 @@ func newCredits(m *ebpf.Map, levels int) (*credits, error) {
 	return &credits{mem: mem, levels: max(levels, 1), all: make([]interface{ retire() }, m.MaxEntries())}, nil
 }
 
-// layCredits gives each table, kind of group and kind of session its blocks, in the order of desc. What a session's rows
-// refer to is the session's.
+// layCredits gives each table, kind of group and kind of session its blocks, in the order of desc. What a session's
+// rows refer to is the session's.
 func layCredits(c *credits, desc *abi.Desc) (tables, groups, sessions []*creditBlocks) {
 	next := uint32(1)
 	lay := func(members []abi.Member, rows int) *creditBlocks {

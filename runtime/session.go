@@ -462,8 +462,8 @@ func (s *Session) Err() error {
 // Kind returns the name of the session's kind.
 func (s *Session) Kind() string { return s.desc.Name }
 
-// Values returns the values of the fields in the order of the spec; of those that refer to a counter, a credit or a bucket
-// that one, as a *[Counter], *[Credit] or *[Bucket], or a slice of one for each level of priority.
+// Values returns the values of the fields in the order of the spec; of those that refer to a counter, a credit or a
+// bucket that one, as a *[Counter], *[Credit] or *[Bucket], or a slice of one for each level of priority.
 func (s *Session) Values() []any {
 	var out []any
 	fields := *s.fields.Load()

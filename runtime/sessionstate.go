@@ -6,8 +6,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// What the fields of a session refer to by an index: counters, credits and buckets. A session has one of each such field,
-// whichever and however many of its rows name it.
+// What the fields of a session refer to by an index: counters, credits and buckets. A session has one of each such
+// field, whichever and however many of its rows name it.
 
 // stateKind is what the sessions of a kind refer to, as if it stood in a row of its own, with an index for each field.
 type stateKind struct {
@@ -107,8 +107,8 @@ func (r *Relay) endState(s *Session) {
 	}
 }
 
-// adoptState takes over what a session of the process before refers to; false where that isn't what a relay writes. used
-// are the blocks of credits that are taken, by kind. Counters are found by countersInUse.
+// adoptState takes over what a session of the process before refers to; false where that isn't what a relay writes.
+// used are the blocks of credits that are taken, by kind. Counters are found by countersInUse.
 func (s *Session) adoptState(used map[uint32]bool) bool {
 	k, r := s.stateKind(), s.relay
 	first := true

@@ -46,7 +46,8 @@ func TestOverdraft(t *testing.T) {
 	const limit, burst = 1000, 100
 	volume.SetLimit(limit)
 	rate.SetRate(1, burst) // so slow that hardly anything refills while the test runs
-	frame, err := turnlab.UDPFrame(make(net.HardwareAddr, 6), make(net.HardwareAddr, 6), client, server, []byte("hello"))
+	mac := make(net.HardwareAddr, 6)
+	frame, err := turnlab.UDPFrame(mac, mac, client, server, []byte("hello"))
 	if err != nil {
 		t.Fatal(err)
 	}

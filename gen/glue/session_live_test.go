@@ -128,8 +128,8 @@ func keysOf(t *testing.T, table *runtime.Table) (keys []string) {
 	return keys
 }
 
-// A session with two rows in one table: both are there or none, each is counted by itself, a change moves both, keys that
-// others have or that are the same are refused, and a process that takes over finds which row is which.
+// A session with two rows in one table: both are there or none, each is counted by itself, a change moves both, keys
+// that others have or that are the same are refused, and a process that takes over finds which row is which.
 func TestTwoRows(t *testing.T) {
 	load := caseOf(t, "two-rows")
 	opt := runtime.Options{PinPath: pinsOf(t), Linger: time.Minute}
@@ -163,8 +163,8 @@ func TestTwoRows(t *testing.T) {
 	}
 	// The second row's key is another session's first one.
 	var collision *runtime.CollisionError
-	if _, err := r.Open("call", ep("198.51.100.8:1"), ep(inside), ep(inside), ep(client), 1, 2); !errors.As(err, &collision) ||
-		collision.Table != "flows" || collision.Other != s {
+	_, err = r.Open("call", ep("198.51.100.8:1"), ep(inside), ep(inside), ep(client), 1, 2)
+	if !errors.As(err, &collision) || collision.Table != "flows" || collision.Other != s {
 		t.Errorf("a key twice: %v", err)
 	}
 	// Its own two.
@@ -214,8 +214,8 @@ func TestTwoRows(t *testing.T) {
 	}
 }
 
-// What a session counts and may spend is one for all of its rows, stays through changes and takeovers, is new in the next
-// session, and is gone with it.
+// What a session counts and may spend is one for all of its rows, stays through changes and takeovers, is new in the
+// next session, and is gone with it.
 func TestSessionState(t *testing.T) {
 	load := caseOf(t, "session-state")
 	opt := runtime.Options{PinPath: pinsOf(t), Linger: time.Minute}
@@ -226,7 +226,8 @@ func TestSessionState(t *testing.T) {
 	ep := netip.MustParseAddrPort
 	const client, server, relayed, peer = "198.51.100.7:40001", "192.0.2.1:7000", "192.0.2.1:50000", "203.0.113.9:9000"
 	open := func(r *runtime.Relay) *runtime.Session {
-		s, err := r.Open("call", ep(client), ep(relayed), ep(peer), 3, nil, 100, runtime.Rate{PerSecond: 1, Burst: 50}, 2)
+		s, err := r.Open("call", ep(client), ep(relayed), ep(peer), 3, nil, 100,
+			runtime.Rate{PerSecond: 1, Burst: 50}, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -252,9 +253,10 @@ func TestSessionState(t *testing.T) {
 	}
 	check := func(when string, v state, packets, next, spent uint64) {
 		t.Helper()
-		if v.packets.Load() != packets || v.next.Load() != next || v.volume.Spent() != spent || v.volume.Limit() != 100 ||
-			v.rate.Rate() != (runtime.Rate{PerSecond: 1, Burst: 50}) || len(v.share) != 2 || v.share[1].Limit() != 2 {
-			t.Errorf("%s: %v packets, next %v, volume %v, rate %v, share %v", when, v.packets, v.next, v.volume, v.rate, v.share)
+		if v.packets.Load() != packets || v.next.Load() != next || v.volume.Spent() != spent ||
+			v.volume.Limit() != 100 || v.rate.Rate() != (runtime.Rate{PerSecond: 1, Burst: 50}) || len(v.share) != 2 || v.share[1].Limit() != 2 {
+			t.Errorf("%s: %v packets, next %v, volume %v, rate %v, share %v", when, v.packets, v.next, v.volume, v.rate,
+				v.share)
 		}
 	}
 	check("one packet each way", v, 5, 1, 10)
@@ -270,13 +272,15 @@ func TestSessionState(t *testing.T) {
 	}
 	check("all is spent", v, 6, 1, 105)
 	// A change leaves what it isn't given, and gives the rest.
-	if err := s.Change(append(s.Values()[:2], ep("203.0.113.9:9001"), v.packets, nil, nil, nil, []any{9, nil})...); err != nil {
+	next := append(s.Values()[:2], ep("203.0.113.9:9001"), v.packets, nil, nil, nil, []any{9, nil})
+	if err := s.Change(next...); err != nil {
 		t.Fatal(err)
 	}
 	if v.share[0].Limit() != 9 || there() != "sent" {
 		t.Errorf("share %v after a change", v.share)
 	}
-	if err := s.Change(ep(client), ep(relayed), ep(peer), 40, nil, nil, nil, nil); err != nil || v.packets.Load() != 40 {
+	err = s.Change(ep(client), ep(relayed), ep(peer), 40, nil, nil, nil, nil)
+	if err != nil || v.packets.Load() != 40 {
 		t.Errorf("%v packets after a change, %v", v.packets, err)
 	}
 	var bad *runtime.ValueError
@@ -315,19 +319,22 @@ func TestSessionState(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if v.packets.Load() != 0 || v.volume.Limit() != 0 || v.rate.Spend(1) != runtime.ErrClosed || back() != "no_by_peer" {
+	if v.packets.Load() != 0 || v.volume.Limit() != 0 || v.rate.Spend(1) != runtime.ErrClosed ||
+		back() != "no_by_peer" {
 		t.Error("a closed session's are there")
 	}
 	// As many as the spec says, over and over; each begins anew.
 	for range 3 {
 		var all []*runtime.Session
 		for i := range uint16(15) {
-			s, err := r.Open("call", netip.AddrPortFrom(ep(client).Addr(), 1+i), netip.AddrPortFrom(ep(relayed).Addr(), 1+i), ep(peer),
-				nil, nil, nil, nil, nil)
+			s, err := r.Open("call", netip.AddrPortFrom(ep(client).Addr(), 1+i),
+				netip.AddrPortFrom(ep(relayed).Addr(), 1+i), ep(peer), nil, nil, nil, nil, nil)
 			if err != nil {
 				t.Fatal(i, err)
 			}
-			if v := of(s); v.packets.Add(1) != 1 || v.volume.Spent() != 0 || v.share[1].Charge(1) != nil || v.share[1].Spent() != 1 {
+			v := of(s)
+			if err := v.share[1].Charge(1); err != nil || v.packets.Add(1) != 1 || v.volume.Spent() != 0 ||
+				v.share[1].Spent() != 1 {
 				t.Fatalf("session %d doesn't begin anew: %v, %v, %v", i, v.packets, v.volume, v.share)
 			}
 			all = append(all, s)

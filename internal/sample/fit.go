@@ -235,8 +235,8 @@ func (f *fitting) row(r *ir.Row, there bool) bool {
 	return true
 }
 
-// fieldsOf are the values of a session's fields that a key of one of its tables has, by their number; where several rows
-// are in the table, of any of them.
+// fieldsOf are the values of a session's fields that a key of one of its tables has, by their number; where several
+// rows are in the table, of any of them.
 func (f *fitting) fieldsOf(t *ir.Table, key []byte) map[int][]byte {
 	rows := slices.DeleteFunc(slices.Clone(t.Session.Rows), func(r *ir.SessionRow) bool { return r.Table != t })
 	row := rows[0]

@@ -186,7 +186,7 @@ func (s *Server) changeSession(r *http.Request) (any, error) {
 	states := splitState(fields, values)
 	s.patching.Lock()
 	defer s.patching.Unlock()
-	if slices.ContainsFunc(values, func(v any) bool { return v != nil }) { // its packets don't miss the session for less
+	if slices.ContainsFunc(values, func(v any) bool { return v != nil }) { // for less, no packet misses the session
 		if err := one.Change(merge(one.Values(), values)...); err != nil {
 			return nil, err
 		}

@@ -206,8 +206,8 @@ func (s *scope) let() string {
 	return "{let: " + s.braces(out) + "}"
 }
 
-// likeField is the name of a field instead of another name for a value, now and then: which isn't drawn, so that what is
-// drawn after it stays the same.
+// likeField is the name of a field instead of another name for a value, now and then: which isn't drawn, so that what
+// is drawn after it stays the same.
 func (s *scope) likeField(name string) string {
 	if (len(name)+len(s.refs))%3 > 0 {
 		return name

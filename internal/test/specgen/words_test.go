@@ -27,10 +27,12 @@ func TestWords(t *testing.T) {
 	missing["headers among which rows choose"] = regexp.MustCompile(`\], by: "lookup"\}`)
 	missing["hook without a packet"] = regexp.MustCompile(`hook: "tcp/congestion"`)
 	missing["index of a level"] = regexp.MustCompile(`\[\(.*\) % \d\]`)
-	missing["session with two rows in one table"] = regexp.MustCompile(`(?s)rows: \{\s+"?\w+"?: \[\{key: .*\}, \{key: `)
+	missing["session with two rows in one table"] =
+		regexp.MustCompile(`(?s)rows: \{\s+"?\w+"?: \[\{key: .*\}, \{key: `)
 	missing["session with a counter"] = regexp.MustCompile(`fields: \{[^}]*"counter"`)
 	missing["session with a credit"] = regexp.MustCompile(`fields: \{[^}]*"credit"`)
-	missing["session with a bucket for each level of priority"] = regexp.MustCompile(`fields: \{[^}]*"bucket\[priority\]"`)
+	missing["session with a bucket for each level of priority"] =
+		regexp.MustCompile(`fields: \{[^}]*"bucket\[priority\]"`)
 	missing["value with the name of a field"] = regexp.MustCompile(`\{let: \{(src_port|dst|type)\b`)
 	for seed := uint64(0); seed < 1000 && len(missing) > 0; seed++ {
 		text := specgen.Generate(seed)
