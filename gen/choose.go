@@ -87,23 +87,23 @@ func (p *program) checkChoice() {
 		if !e.ByLookup {
 			continue
 		}
-		bad := func(format string, args ...any) *diag.Diagnostic {
+		fail := func(format string, args ...any) *diag.Diagnostic {
 			return p.diags.Add(codeStack, e.Pos, format, args...)
 		}
 		switch {
 		case p.congestion():
-			bad("rows can't choose here: the event says which header follows")
+			fail("rows can't choose here: the event says which header follows")
 		case i < len(p.src.Stack)-1:
-			bad("rows choose among the last headers of a stack, and %q follows", p.src.Stack[i+1].Var.Value)
+			fail("rows choose among the last headers of a stack, and %q follows", p.src.Stack[i+1].Var.Value)
 		case e.Optional:
-			bad("rows choose one of these headers: none is no choice").
+			fail("rows choose one of these headers: none is no choice").
 				WithHint("a header with the fields that all of them begin with stands for none")
 		case !slices.ContainsFunc(p.src.Lookups, func(l *spec.Lookup) bool { return !l.Optional }):
-			bad("nothing chooses among these headers: the program has no lookup that has to find a row").
+			fail("nothing chooses among these headers: the program has no lookup that has to find a row").
 				WithHint("look up a row by the fields of %s: lookup: NAME: TABLE: […]", e.Var.Value)
 		default:
 			if h, f, what := unfitToChoose(p.choices(e)); h != nil {
-				bad("rows can't choose header %q: its field %q %s", h.Name.Value, f.Name.Value, what).
+				fail("rows can't choose header %q: its field %q %s", h.Name.Value, f.Name.Value, what).
 					WithRelated(f.Name.Pos, "the field is declared here").
 					WithHint("a header up to the fields that the lookup reads is enough; the rest is payload")
 			}

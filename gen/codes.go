@@ -69,7 +69,8 @@ var (
 			"only together with all that follows it.",
 		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\n"+
 			"headers: third: fields: [{name: \"n\", bits: 8}]\n"+
-			"programs: p: do: [{pop: \"first\"}, {push: third: n: 1}, \"pass\"] // \"second\" would move, but not what follows",
+			"programs: p: do: [{pop: \"first\"}, {push: third: n: 1}, \"pass\"] "+
+			"// \"second\" would move, but not what follows",
 		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\n"+
 			"programs: p: do: [{pop: \"first\"}, \"pass\"] // what follows \"second\" moves with it")
 	codeSend = diag.Define("FR0214", "a packet that can't be sent this way",

@@ -37,8 +37,8 @@ func (o *outHeader) at(f *spec.Field) diag.Pos {
 	return f.Name.Pos
 }
 
-// moved is where a place of the header that came is in the packet that leaves, at a fixed distance from its start. (Of a
-// header of variable length that moves by a fixed distance, all places are known.)
+// moved is where a place of the header that came is in the packet that leaves, at a fixed distance from its start. (Of
+// a header of variable length that moves by a fixed distance, all places are known.)
 func (o *outHeader) moved(off ir.Off) ir.Off {
 	if o.off == o.old.off {
 		return off

@@ -24,7 +24,8 @@ const (
 // computedName stands for the checksum of a header that is put in.
 const computedName = "computed"
 
-// chooses reads what a push says about a checksum that may be absent: 0, or computed. It returns false for anything else.
+// chooses reads what a push says about a checksum that may be absent: 0, or computed. It returns false for anything
+// else.
 func (w *rewriter) chooses(o *outHeader, f *spec.Field, as *spec.Assign) bool {
 	if !f.Checksum.Optional || f.Checksum.Covers == "header" {
 		return false
@@ -63,7 +64,8 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		}
 	}
 	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
-	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), w.went("too_big", "too large to compute a checksum over it", o.pos), o.pos)
+	why := w.went("too_big", "too large to compute a checksum over it", o.pos)
+	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), why, o.pos)
 	whole := o.off
 	s := &ir.Sum{
 		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Whole: &whole, Optional: true,

@@ -119,7 +119,8 @@ func TestAdopt(t *testing.T) {
 			if err != nil || row[0].(*Counter).Load() != 41 {
 				t.Errorf("row %v, %v", row, err)
 			}
-			if len(now.counters.free) != 6 || now.hops.byKey[hopKey{To: netip.MustParseAddr("192.0.2.9"), Router: true}] == nil {
+			router := hopKey{To: netip.MustParseAddr("192.0.2.9"), Router: true}
+			if len(now.counters.free) != 6 || now.hops.byKey[router] == nil {
 				t.Errorf("%d counters free; hops %v", len(now.counters.free), now.hops.byKey)
 			}
 			if _, err := now.Open("flow", flow(1)...); err == nil {

@@ -87,7 +87,8 @@ var translations = []struct {
 		"| flow label | IPv6 to IPv6 | the same; never the packet's | 0 |",
 	}, func(_, left ipFields) bool { return left.label == 0 }},
 	{"options", []string{
-		"| options, extension headers | all four | the system's default | none; a packet with some passes to the server |",
+		"| options, extension headers | all four | the system's default | " +
+			"none; a packet with some passes to the server |",
 	}, func(_, left ipFields) bool { return left.plain }},
 }
 

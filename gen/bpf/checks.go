@@ -73,7 +73,8 @@ func (f *function) checksOf(stmts []ir.Stmt) int {
 				continue
 			}
 		case *ir.If:
-			if len(s.Else) == 0 && ends(s.Then) && size(s.Then) < branchSize && !slices.ContainsFunc(s.Then, notACheck) {
+			if len(s.Else) == 0 && ends(s.Then) && size(s.Then) < branchSize &&
+				!slices.ContainsFunc(s.Then, notACheck) {
 				n++
 				continue
 			}
@@ -119,8 +120,8 @@ func (f *function) check(stmts []ir.Stmt) int {
 	if end != nil {
 		text += "\n*" + g.nameOf(end)
 	}
-	if !ok || strings.Count(text, "fr_up(") != len(whys.FindAllString(text, -1)) || strings.Contains(text, "fr_drop(") || len(g.rowsUsed) > 0 ||
-		len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 || g.now || g.leased || !g.dataEnd {
+	if !ok || strings.Count(text, "fr_up(") != len(whys.FindAllString(text, -1)) ||
+		strings.Contains(text, "fr_drop(") || len(g.rowsUsed) > 0 || len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 || g.now || g.leased || !g.dataEnd {
 		return 0
 	}
 	use := checkUse{f.prog, map[string]int{}}
@@ -202,7 +203,9 @@ func (c *check) groups() (first map[string]string) {
 func (c *check) moved(u checkUse, name string) int { return u.numbers[name] - c.uses[0].numbers[name] }
 
 // callCheck renders the call of a function that checks, and the function, unless it is there.
-func (f *function) callCheck(c *check, g *function, stmts []ir.Stmt, end *ir.Var, use checkUse, groups map[string]string) {
+func (f *function) callCheck(
+	c *check, g *function, stmts []ir.Stmt, end *ir.Var, use checkUse, groups map[string]string,
+) {
 	part := g.checking.part
 	f.quote(ir.Pos(stmts[0]))
 	own := func(name string) string { return f.prog.reasons[use.numbers[name]-f.prog.ir.Base] }

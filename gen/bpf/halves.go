@@ -17,7 +17,6 @@ import (
 
 // halves is what ways to one kind of packet have in common.
 type halves struct {
-	name  string // of the function
 	cells []sharedCell
 	sums  []sharedSum
 	texts []string // of functions that were written: one, where the ways don't differ otherwise
@@ -80,9 +79,9 @@ func (p *program) survey() {
 // divides reports whether what a statement writes can be cut into halves.
 func (p *program) divides(s *ir.Forward) bool {
 	rw, fx := s.Rewrite, &s.Effects
-	if rw == nil || !p.ir.L2 || s.Hop == nil || s.Hop.Row == nil || s.End != nil || rw.Resize == ir.InPlace || rw.PopTag ||
-		rw.PopInner || rw.OldFront.Base != nil || rw.NewFront.Base != nil || len(rw.Blanks) > 0 || rw.Priority != nil ||
-		rw.Mark != nil || (rw.NewFront.Const-rw.OldFront.Const)%2 != 0 {
+	if rw == nil || !p.ir.L2 || s.Hop == nil || s.Hop.Row == nil || s.End != nil || rw.Resize == ir.InPlace ||
+		rw.PopTag || rw.PopInner || rw.OldFront.Base != nil || rw.NewFront.Base != nil || len(rw.Blanks) > 0 ||
+		rw.Priority != nil || rw.Mark != nil || (rw.NewFront.Const-rw.OldFront.Const)%2 != 0 {
 		return false
 	}
 	if len(fx.Emits)+len(fx.Admits)+len(fx.Learns)+len(fx.Allocs)+len(fx.Lets)+len(fx.Counts) > 0 {

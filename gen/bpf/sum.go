@@ -362,14 +362,14 @@ func (w *writer) finish(s *sum) {
 }
 
 // sumOf is the function that sums up to so many bytes.
-func (w *function) sumOf(limit int) string {
+func (f *function) sumOf(limit int) string {
 	if limit <= 64 {
 		return "fr_sum64"
 	}
 	if limit > 2048 {
-		w.fail("a checksum over up to %d bytes of the packet", limit)
+		f.fail("a checksum over up to %d bytes of the packet", limit)
 	}
-	w.needs["scratch"] = "yes"
+	f.needs["scratch"] = "yes"
 	if limit <= 512 {
 		return "fr_sum512"
 	}

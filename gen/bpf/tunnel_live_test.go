@@ -85,7 +85,8 @@ func checksumOfTunnel(t *testing.T, u *unit, filler, outer, inner int, pending b
 	table := map[int]string{4: "four", 6: "six"}[outer]
 	// The peer owns the inner address, too.
 	to := netip.AddrPortFrom(line.PeerAddr.Of(inner), 7000)
-	must(t, relay.Table(table).Put([]any{to.Addr()}, []any{line.PeerAddr.Of(outer), bytes.Repeat([]byte{0xA5}, filler)}),
+	must(t,
+		relay.Table(table).Put([]any{to.Addr()}, []any{line.PeerAddr.Of(outer), bytes.Repeat([]byte{0xA5}, filler)}),
 		relay.Program("enter").Attach("eth0"), far.Program("leave").Attach("eth0"))
 	atClient := listen(t, line.Client, netip.AddrPortFrom(line.ClientAddr.Of(inner), 40001))
 	atPeer := listen(t, line.Peer, to)

@@ -254,7 +254,8 @@ func TestSessionState(t *testing.T) {
 	check := func(when string, v state, packets, next, spent uint64) {
 		t.Helper()
 		if v.packets.Load() != packets || v.next.Load() != next || v.volume.Spent() != spent ||
-			v.volume.Limit() != 100 || v.rate.Rate() != (runtime.Rate{PerSecond: 1, Burst: 50}) || len(v.share) != 2 || v.share[1].Limit() != 2 {
+			v.volume.Limit() != 100 || v.rate.Rate() != (runtime.Rate{PerSecond: 1, Burst: 50}) ||
+			len(v.share) != 2 || v.share[1].Limit() != 2 {
 			t.Errorf("%s: %v packets, next %v, volume %v, rate %v, share %v", when, v.packets, v.next, v.volume, v.rate,
 				v.share)
 		}

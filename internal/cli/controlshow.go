@@ -371,8 +371,8 @@ func (l *live) showHops(missing bool) error {
 	}
 	rows := [][]string{{"TO", "FROM", "PROTOCOL", "STATE", "INTERFACE", "LINK ADDRESS", "MTU", "ROWS", "WHY"}}
 	for _, h := range all {
-		rows = append(rows, []string{withPort(h.To, h.ToPort), withPort(h.From, h.FromPort), h.Protocol, h.State, h.Interface, h.MAC, fmt.Sprint(h.MTU), fmt.Sprint(h.Rows),
-			h.Missing})
+		rows = append(rows, []string{withPort(h.To, h.ToPort), withPort(h.From, h.FromPort), h.Protocol, h.State,
+			h.Interface, h.MAC, fmt.Sprint(h.MTU), fmt.Sprint(h.Rows), h.Missing})
 	}
 	_, err = fmt.Fprint(l.out, columns(sparse(rows)))
 	return err
@@ -418,7 +418,8 @@ func (l *live) showSessions(k *kindOf) error {
 	if l.machine {
 		return l.json(all)
 	}
-	rows := [][]string{append(append([]string{"ID"}, heads(k.Values)...), "PACKETS", "USED", "ENDS", "REFUSED", "NO HOP")}
+	rows := [][]string{append(append([]string{"ID"}, heads(k.Values)...),
+		"PACKETS", "USED", "ENDS", "REFUSED", "NO HOP")}
 	for _, s := range all {
 		rows = append(rows, append(append([]string{s.ID}, memberCells(k.Values, s.Fields)...),
 			packetsOf(s), ago(s.LastUsed), until(s.Expires), refusedText(s.Fields), hopCell(s.Hops)))

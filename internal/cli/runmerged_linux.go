@@ -5,8 +5,8 @@ import "github.com/fastrelay/fastrelay-gen/internal/doctor"
 // superPackets is the reason under which programs pass GSO packets to the stack.
 const superPackets = "gso_packet"
 
-// sayMerged says once, in the log, that packets come as GSO packets which the relay leaves to the stack, with what makes
-// them and what to do about it, as far as this host shows it.
+// sayMerged says once, in the log, that packets come as GSO packets which the relay leaves to the stack, with what
+// makes them and what to do about it, as far as this host shows it.
 func (w *watcher) sayMerged(what string) {
 	if w.merged {
 		return

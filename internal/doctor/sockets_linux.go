@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Merging looks for what has the kernel merge datagrams that it receives: sockets with UDP_GRO, and devices that are told
-// to. That happens before a program at tc/ingress sees them, and a relay that would change each of them passes what is
-// merged to the stack.
+// Merging looks for what has the kernel merge datagrams that it receives: sockets with UDP_GRO, and devices that are
+// told to. That happens before a program at tc/ingress sees them, and a relay that would change each of them passes
+// what is merged to the stack.
 func Merging() Check {
 	c := Check{Name: "merged datagrams", Status: OK, Found: "no socket (UDP_GRO) and no device asks for them"}
 	programs, err := mergingSockets()

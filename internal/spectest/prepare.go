@@ -332,16 +332,6 @@ func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
 	}
 }
 
-// value lays a literal out.
-func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) {
-	b, err := testrun.Encode(l, t, p.hop)
-	if err != nil {
-		p.bad(l, what, err)
-		return nil, false
-	}
-	return b, true
-}
-
 // give resolves the value of a member.
 func (p *preparer) give(m *ir.Member, l spec.Literal, what string) (given, bool) {
 	t := m.Type

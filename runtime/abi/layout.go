@@ -155,7 +155,10 @@ func Structs() []Struct {
 		{Name: "fr_hop", Size: HopSize, About: "how packets leave towards an address", Members: []StructMember{
 			{"ifindex", "u32", HopIfindex, ""},
 			{"mtu", "u16", HopMTU, "of the device, route or path; more than 65535 is 65535"},
-			{"state", "u8", HopAt, "0 none, 1 direct, 2 neighbour, 3 local, 4 unreachable, 5 blackhole, 6 prohibit, 7 xfrm, 8 rule"},
+			{
+				"state", "u8", HopAt,
+				"0 none, 1 direct, 2 neighbour, 3 local, 4 unreachable, 5 blackhole, 6 prohibit, 7 xfrm, 8 rule",
+			},
 			{"pad", "u8", 7, ""},
 			{"dst", "u8[6]", HopDst, "link-layer addresses, as they go into the frame"}, {"src", "u8[6]", HopSrc, ""},
 		}},
@@ -176,9 +179,9 @@ func Structs() []Struct {
 					"one such operation at a time",
 			},
 			{
-				"policy", "u64", LeasePolicy, "what route lookups in the kernel don't see: bit 0 (IPv4) and 1 (IPv6): " +
-					"an xfrm policy may be for packets that leave; bit 2 and 3: a routing rule asks for a protocol or " +
-					"for ports",
+				"policy", "u64", LeasePolicy,
+				"what route lookups in the kernel don't see: bit 0 (IPv4) and 1 (IPv6): an xfrm policy may be for " +
+					"packets that leave; bit 2 and 3: a routing rule asks for a protocol or for ports",
 			},
 		}},
 		{Name: "fr_reason", Size: ReasonSize, About: "an entry of `" + MapReasons + "`", Members: []StructMember{

@@ -136,7 +136,7 @@ type wayLab struct {
 	line    *testnet.Line
 	relay   *runtime.Relay
 	whole   bool // the kernel has every kind of device
-	outer   bool // what comes in by a tunnel without a link layer begins with the outer packet's header (up to Linux 5.13)
+	outer   bool // what comes in by a tunnel without a link layer begins with the outer header (up to Linux 5.13)
 	ports   uint16
 }
 
@@ -236,7 +236,8 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 	if err := lab.relay.Program(program).Attach(route.out.Name); err != nil {
 		return "", err
 	}
-	for _, software := range []bool{false, true} { // who completes the checksum: the client, or the relay's host at last
+	// Who completes the checksum: the client, or the relay's host at last.
+	for _, software := range []bool{false, true} {
 		if err := errors.Join(
 			lab.line.ClientDev.SetTxChecksum(software), route.cable.SetTxChecksum(!software),
 			lab.line.RelayIn.SetTxChecksum(!software),
@@ -273,7 +274,8 @@ func (lab *wayLab) build(w *way, n int) (*wayRoute, error) {
 	route := &wayRoute{wayLab: lab, cable: here, name: w.kind, deaf: w.bare && lab.outer}
 	for host, dev := range []*testnet.Dev{here, there} {
 		e := end{cable: dev, name: fmt.Sprintf("w%d", n), relay: host == 0, n: n}
-		e.here, e.there = netip.MustParseAddr(at("198.18.%d.%d", host+1)), netip.MustParseAddr(at("198.18.%d.%d", 2-host))
+		e.here = netip.MustParseAddr(at("198.18.%d.%d", host+1))
+		e.there = netip.MustParseAddr(at("198.18.%d.%d", 2-host))
 		e.here6 = netip.MustParseAddr(at("2001:db8:f%d::%d", host+1))
 		e.there6 = netip.MustParseAddr(at("2001:db8:f%d::%d", 2-host))
 		var way *testnet.Dev
