@@ -121,7 +121,8 @@ func (f *function) check(stmts []ir.Stmt) int {
 		text += "\n*" + g.nameOf(end)
 	}
 	if !ok || strings.Count(text, "fr_up(") != len(whys.FindAllString(text, -1)) ||
-		strings.Contains(text, "fr_drop(") || len(g.rowsUsed) > 0 || len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 || g.now || g.leased || !g.dataEnd {
+		strings.Contains(text, "fr_drop(") || len(g.rowsUsed) > 0 || len(g.hopsUsed) > 0 || len(g.ptrsUsed) > 0 ||
+		g.now || g.leased || !g.dataEnd {
 		return 0
 	}
 	use := checkUse{f.prog, map[string]int{}}
