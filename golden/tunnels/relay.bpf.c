@@ -740,7 +740,7 @@ static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, void *data, v
 	if (check_udp(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
-	/* vxlan: { // RFC 7348 */
+	/* vxlan: { */
 	if (check_vxlan(skb, data, data_end, udp_end, 42))
 		return TC_ACT_UNSPEC;
 	if ((void *)(eth + 1) > data_end)
@@ -1065,7 +1065,7 @@ static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, void *data, v
 	if (check_udp(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
-	/* vxlan: { // RFC 7348 */
+	/* vxlan: { */
 	if (check_vxlan(skb, data, data_end, udp_end, 62))
 		return TC_ACT_UNSPEC;
 	if ((void *)(eth + 1) > data_end)
