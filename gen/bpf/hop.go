@@ -166,9 +166,7 @@ func (f *function) route(s *ir.CheckHop, length string) {
 		}
 	}
 	if s.Hop.Proto != 0 {
-		f.stmt(s.Pos, "%s.l4_protocol = %d;", fib, s.Hop.Proto)
-		f.stmt(s.Pos, "%s.sport = bpf_htons(%s);", fib, f.expr(s.Hop.FromPort))
-		f.stmt(s.Pos, "%s.dport = bpf_htons(%s);", fib, f.expr(s.Hop.ToPort))
+		f.stmt(s.Pos, "fr_flow(&%s, %d, %s, %s);", fib, s.Hop.Proto, f.expr(s.Hop.FromPort), f.expr(s.Hop.ToPort))
 	}
 	f.unless(s.Pos, fmt.Sprintf("fr_route(skb, &%s, %s, &%s)", fib, length, n.hop()), s.TooBig)
 }

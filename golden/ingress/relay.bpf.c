@@ -903,9 +903,7 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		fib_2.family = AF_INET;
 		fib_2.src[0] = ldv32(set_self + 12);
 		fib_2.dst[0] = ld32(ipv4->src);
-		fib_2.l4_protocol = 17;
-		fib_2.sport = bpf_htons(be16(&udp->src_port));
-		fib_2.dport = bpf_htons(be16(&udp->dst_port));
+		fr_flow(&fib_2, 17, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_2))
 			return fr_up(skb, reason_listen_too_big);
@@ -1004,9 +1002,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
-		fib_1.l4_protocol = 17;
-		fib_1.sport = bpf_htons(be16(&udp->dst_port));
-		fib_1.dport = bpf_htons(be16(&udp->src_port));
+		fr_flow(&fib_1, 17, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_1))
 			return fr_up(skb, reason_listen_too_big);
@@ -1204,9 +1200,7 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		fib_4.dst[1] = ld32(ipv6->src + 4);
 		fib_4.dst[2] = ld32(ipv6->src + 8);
 		fib_4.dst[3] = ld32(ipv6->src + 12);
-		fib_4.l4_protocol = 17;
-		fib_4.sport = bpf_htons(be16(&udp->src_port));
-		fib_4.dport = bpf_htons(be16(&udp->dst_port));
+		fr_flow(&fib_4, 17, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, &fib_4, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_4))
 			return fr_up(skb, reason_listen_too_big);
@@ -1303,9 +1297,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		fib_3.dst[1] = ld32(ipv6->src + 4);
 		fib_3.dst[2] = ld32(ipv6->src + 8);
 		fib_3.dst[3] = ld32(ipv6->src + 12);
-		fib_3.l4_protocol = 17;
-		fib_3.sport = bpf_htons(be16(&udp->dst_port));
-		fib_3.dport = bpf_htons(be16(&udp->src_port));
+		fr_flow(&fib_3, 17, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_3, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_3))
 			return fr_up(skb, reason_listen_too_big);

@@ -1325,9 +1325,8 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				fib_1.family = AF_INET;
 				fib_1.src[0] = ld32(ipv4->dst);
 				fib_1.dst[0] = ld32(w->server[fr_level(priority, 3)].addr + 12);
-				fib_1.l4_protocol = 17;
-				fib_1.sport = bpf_htons(be16(&udp->dst_port));
-				fib_1.dport = bpf_htons(w->server[fr_level(priority, 3)].port);
+				fr_flow(&fib_1, 17, be16(&udp->dst_port),
+					w->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_1)))
@@ -1515,9 +1514,8 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				fib_2.dst[1] = ld32(w->server[fr_level(priority, 3)].addr + 4);
 				fib_2.dst[2] = ld32(w->server[fr_level(priority, 3)].addr + 8);
 				fib_2.dst[3] = ld32(w->server[fr_level(priority, 3)].addr + 12);
-				fib_2.l4_protocol = 17;
-				fib_2.sport = bpf_htons(be16(&udp->dst_port));
-				fib_2.dport = bpf_htons(w->server[fr_level(priority, 3)].port);
+				fr_flow(&fib_2, 17, be16(&udp->dst_port),
+					w->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_2)))

@@ -333,9 +333,7 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
-		fib_1.l4_protocol = 17;
-		fib_1.sport = bpf_htons(be16(&udp->dst_port));
-		fib_1.dport = bpf_htons(be16(&udp->src_port));
+		fr_flow(&fib_1, 17, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_1))
 			return fr_up(skb, reason_echo_too_big);
@@ -487,9 +485,7 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 		fib_2.dst[1] = ld32(ipv6->src + 4);
 		fib_2.dst[2] = ld32(ipv6->src + 8);
 		fib_2.dst[3] = ld32(ipv6->src + 12);
-		fib_2.l4_protocol = 17;
-		fib_2.sport = bpf_htons(be16(&udp->dst_port));
-		fib_2.dport = bpf_htons(be16(&udp->src_port));
+		fr_flow(&fib_2, 17, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_2))
 			return fr_up(skb, reason_echo_too_big);

@@ -1466,6 +1466,15 @@ static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const
 	return bpf_redirect_neigh(ifindex, &params, sizeof(params), 0);
 }
 
+/* Say which protocol and ports a packet leaves with: routing rules may ask for them. */
+static __always_inline void fr_flow(struct bpf_fib_lookup *fib, __u8 protocol, __u16 source,
+				    __u16 destination)
+{
+	fib->l4_protocol = protocol;
+	fib->sport = bpf_htons(source);
+	fib->dport = bpf_htons(destination);
+}
+
 /*
  * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a
  * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
