@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -121,7 +121,8 @@ enum {
 	reason_forward_no_route, reason_forward_local, reason_forward_unreachable,
 	reason_forward_blackhole, reason_forward_prohibit, reason_forward_xfrm, reason_forward_rule,
 	reason_forward_ipv6_version, reason_forward_mapped_address,
-	reason_forward_ipv6_payload_length, reason_forward_not_ip, reason_forward_not_vlan,
+	reason_forward_ipv6_payload_length, reason_forward_not_ip, reason_forward_udp_checksum,
+	reason_forward_not_vlan,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -516,6 +517,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 					     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_udp *udp = data + 58;
 
 	__u64 ip_end;
 	if (check_ipv6(skb, data, data_end, 18, &ip_end))
@@ -549,6 +551,8 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 || partial == 0x3a0040 ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&w->way.hop, 52ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
 	return forward_vlan_ipv6_send(skb, data, payload_len, w);

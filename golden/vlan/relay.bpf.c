@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 39
+#define FR_REASONS 40
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -120,7 +120,7 @@ enum {
 	reason_forward_unreachable, reason_forward_blackhole, reason_forward_prohibit,
 	reason_forward_xfrm, reason_forward_rule, reason_forward_ipv6_version,
 	reason_forward_mapped_address, reason_forward_ipv6_payload_length, reason_forward_not_ip,
-	reason_forward_vlan_tag, reason_forward_no_match,
+	reason_forward_udp_checksum, reason_forward_vlan_tag, reason_forward_no_match,
 };
 
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -497,6 +497,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_vlan *vlan = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_udp *udp = data + 58;
 
 	__u64 ip_end;
 	if (check_ipv6(skb, data, data_end, 18, &ip_end))
@@ -529,6 +530,8 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 || partial == 0x3a0040 ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
 	if (unlikely(!fr_fits(&t->way.hop, 48ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
 	return forward_vlan_ipv6_send(skb, data, payload_len, t);

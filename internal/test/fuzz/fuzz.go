@@ -451,6 +451,9 @@ func (f *fuzzer) decode(came, left []byte) string {
 		return ""
 	}
 	wrong, known := judge(left)
+	if wrong != "" && wrongInside(came, left) {
+		return ""
+	}
 	if known {
 		f.report.Decoded++
 	}

@@ -1,8 +1,10 @@
 package fuzz
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -62,6 +64,48 @@ func judge(frame []byte) (wrong string, known bool) {
 		}
 	}
 	return "", true
+}
+
+// wrongInside reports whether the payload of the IP packet that came holds the one that left, and that was wrong there
+// already: what a tunnel carries is its sender's business. A router changes only a hop limit, ECN and the checksum
+// over them.
+func wrongInside(came, left []byte) bool {
+	const link = 14
+	if len(left) <= link {
+		return false
+	}
+	datagram := left[link:]
+	for at := ipEnd(came); at+len(datagram) <= len(came); at++ {
+		if bytes.Equal(carried(came[at:at+len(datagram)]), carried(datagram)) {
+			wrong, _ := judge(slices.Concat(left[:link], came[at:at+len(datagram)]))
+			return wrong != ""
+		}
+	}
+	return false
+}
+
+// ipEnd finds the end of the outermost IP header in a frame; without one, the frame's.
+func ipEnd(frame []byte) int {
+	for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy).Layers() {
+		if ip, ok := l.(gopacket.NetworkLayer); ok {
+			return len(frame) - len(ip.LayerPayload())
+		}
+	}
+	return len(frame)
+}
+
+// carried is an IP packet without what routers on its way may change.
+func carried(datagram []byte) []byte {
+	b := slices.Clone(datagram)
+	switch {
+	case len(b) >= 20 && b[0]>>4 == 4:
+		b[1] &^= 3                   // ECN
+		b[8], b[10], b[11] = 0, 0, 0 // hop limit, checksum
+	case len(b) >= 40 && b[0]>>4 == 6:
+		b[1] &^= 0x30
+		b[7] = 0
+	}
+	return b
 }
 
 // trailing says how many bytes follow the IP datagram of a frame, if any do.
