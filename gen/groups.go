@@ -148,7 +148,7 @@ func (w *rewriter) admit(a *spec.Action) {
 	switch {
 	case v.level != nil:
 		out.Level = v.level
-	case w.level != nil:
+	case w.level != nil && !a.Overdraft: // of what is refused
 		out.Level = w.level.x
 	}
 	cost, ok := w.integer(a.Cost)

@@ -227,7 +227,6 @@ static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(f->volume, 0);
 	__u64 spent0 = udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 10);
@@ -238,7 +237,6 @@ static __always_inline int meter_ipv4_send(struct __sk_buff *skb, __u64 udp_end,
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
-	__u32 level1 = priority;
 	__u32 credit1 = fr_credit(f->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
@@ -337,7 +335,6 @@ static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "f.volume", cost: "len(udp.payload)", floor: 10, overdraft: true, ... */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(f->volume, 0);
 	__u64 spent0 = udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 10);
@@ -348,7 +345,6 @@ static __always_inline int meter_ipv6_send(struct __sk_buff *skb, __u64 udp_end,
 		spent0 = fr_overdraw(credit0, spent0);
 
 	/* {admit: {credit: "f.rate", cost: 1, overdraft: true}}, */
-	__u32 level1 = priority;
 	__u32 credit1 = fr_credit(f->rate, 0);
 	__u64 spent1 = 1;
 	__u64 admitted1 = fr_admit_timed(credit1, spent1, 0, clock);
@@ -536,7 +532,6 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 				      __u64 priority, struct receiver_taps *r)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);
@@ -769,7 +764,6 @@ static __always_inline long tap_copy2(struct tap_same2 *same, struct __sk_buff *
 				      __u64 priority, struct receiver_taps *r)
 {
 	/* {admit: {credit: "r.rate", cost: 1, floor: 1, overdraft: true, count: "r.skipped"}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(r->rate, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 1, same->clock);

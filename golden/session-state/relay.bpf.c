@@ -238,7 +238,6 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	const __u32 udp_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(c->volume, 0);
 	__u64 spent0 = udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
@@ -360,7 +359,6 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 		udp_new_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(c->volume, 0);
 	__u64 spent0 = udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
@@ -562,7 +560,6 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 	const __u32 udp_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(c->volume, 0);
 	__u64 spent0 = udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
@@ -676,7 +673,6 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 		udp_new_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(c->volume, 0);
 	__u64 spent0 = udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
@@ -909,9 +905,30 @@ enum {
 	reason_to_client_not_ip,
 };
 
+static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
+				     __u64 ip_end, const __u32 at, __u64 *end)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if ((at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_to_client_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_to_client_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_to_client_udp_length);
+
+	*end = udp_end;
+	return 0;
+}
+
 static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, __u64 priority,
-					       __u64 partial, struct val_by_peer *c)
+					       __u64 ip_end, __u64 udp_end, __u64 partial,
+					       struct val_by_peer *c)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -919,7 +936,6 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	const __u32 udp_checksum_at = 40;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(c->volume, 0);
 	__u64 spent0 = udp_end - 42;
 	int admitted0 = fr_admit(credit0, spent0, 0);
@@ -1001,27 +1017,16 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
 	__u64 ip_end;
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
 		       reason_to_peer_truncated))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (42ULL > ip_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_client_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_client_udp_length);
-
-	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = (be8(&ipv4->dscp_ecn) >> 2) & 1;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *c;
@@ -1051,12 +1056,12 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (unlikely(!fr_fits(&c->hop_client, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
 		return fr_up(skb, fr_unfit(&c->hop_client, reason_to_client_no_route));
-	return to_client_ipv4_send(skb, data, now, ip_end, udp_end, priority, partial, c);
+	return to_client_ipv4_send(skb, data, now, ip_end, udp_end, partial, c);
 }
 
 static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 ip_end, __u64 udp_end, __u64 priority,
-					       __u64 partial, struct val_by_peer *c)
+					       __u64 ip_end, __u64 udp_end, __u64 partial,
+					       struct val_by_peer *c)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1064,7 +1069,6 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 	const __u32 udp_checksum_at = 60;
 
 	/* {admit: {credit: "c.volume", cost: "len(udp.payload)", overdraft: true}}, */
-	__u32 level0 = priority;
 	__u32 credit0 = fr_credit(c->volume, 0);
 	__u64 spent0 = udp_end - 62;
 	int admitted0 = fr_admit(credit0, spent0, 0);
@@ -1136,28 +1140,17 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 now)
 {
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
 	__u64 ip_end;
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
 		       reason_to_peer_truncated, reason_to_client_ipv6_version -
 		       reason_to_peer_ipv6_version))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (62ULL > ip_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_to_client_udp_length);
-	__u64 udp_end = 54ULL + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_to_client_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_to_client_udp_length);
-
-	/* priority: {levels: 2, from: "ip.dscp & 1"} */
-	__u64 priority = ((be16(ipv6->version_to_flow_label) >> 6) & 63) & 1;
+	__u64 udp_end;
+	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *c;
@@ -1189,7 +1182,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (unlikely(!fr_fits(&c->hop_client, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
 		return fr_up(skb, fr_unfit(&c->hop_client, reason_to_client_no_route));
-	return to_client_ipv6_send(skb, data, now, ip_end, udp_end, priority, partial, c);
+	return to_client_ipv6_send(skb, data, now, ip_end, udp_end, partial, c);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
