@@ -66,6 +66,9 @@ func (a *analysis) text(e ir.Expr) string {
 	case *ir.Pick:
 		return a.whole("pick", e.If, e.Then, e.Else)
 	case *ir.SumOK:
+		if e.Whole || len(e.Pseudo) > 0 {
+			return "" // there is one of it for a packet
+		}
 		sum := fmt.Sprint("sum ", a.place(e.Off), e.Len)
 		if e.Size != nil {
 			return a.whole(sum, e.Size)

@@ -17,7 +17,7 @@ func TestKeys(t *testing.T) {
 		&ir.LoadBytes{}: "Off N T Field", &ir.VarRef{}: "Var", &ir.Meta{}: "Kind", &ir.SettingRef{}: "Setting",
 		&ir.RowHas{}: "Row", &ir.RowMember{}: "Row Member Part Level", &ir.Bin{}: "Op X Y", &ir.Not{}: "X",
 		&ir.BytesEq{}: "X Y", &ir.InPrefix{}: "X Prefix", &ir.IsV4{}: "X", &ir.Unicast{}: "X", &ir.Multicast{}: "X",
-		&ir.ByteAt{}: "X Index", &ir.Pick{}: "If Then Else", &ir.SumOK{}: "Off Len Size",
+		&ir.ByteAt{}: "X Index", &ir.Pick{}: "If Then Else", &ir.SumOK{}: "Off Len Size Whole Pseudo",
 	}
 	for e, want := range known {
 		var members []string
@@ -57,7 +57,9 @@ func TestKeys(t *testing.T) {
 		}
 		keys = append(keys, k)
 	}
-	for _, e := range []ir.Expr{&ir.CounterValue{}, &ir.Not{X: &ir.CounterValue{}}, &ir.Room{}} {
+	for _, e := range []ir.Expr{
+		&ir.CounterValue{}, &ir.Not{X: &ir.CounterValue{}}, &ir.Room{}, &ir.SumOK{Len: 8, Whole: true},
+	} {
 		if k := a.key(e); k != 0 {
 			t.Errorf("%#v has key %d", e, k)
 		}
