@@ -35,7 +35,7 @@ func TestJudgeOfTunnels(t *testing.T) {
 		if err := udp.SetNetworkLayerForChecksum(n); err != nil {
 			t.Fatal(err)
 		}
-		return packet(eth(), n, udp, gopacket.Payload("hello"))
+		return packet(eth(), n, udp, gopacket.Payload("hello, at least as long as Ethernet wants"))
 	}
 	tunnel := func(inner []byte) []byte {
 		n, udp := ip(1, 64), &layers.UDP{SrcPort: 3, DstPort: 4} // no port that gopacket knows a protocol of
