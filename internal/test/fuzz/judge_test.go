@@ -27,7 +27,8 @@ func TestJudgeOfTunnels(t *testing.T) {
 	}
 	ip := func(last byte, ttl uint8) *layers.IPv4 {
 		return &layers.IPv4{
-			Version: 4, TTL: ttl, Protocol: layers.IPProtocolUDP, SrcIP: []byte{192, 0, 2, 1}, DstIP: []byte{192, 0, 2, last},
+			Version: 4, TTL: ttl, Protocol: layers.IPProtocolUDP,
+			SrcIP: []byte{192, 0, 2, 1}, DstIP: []byte{192, 0, 2, last},
 		}
 	}
 	plain := func(ttl uint8) []byte {
