@@ -1,6 +1,8 @@
 package gen
 
 import (
+	"slices"
+
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -21,7 +23,7 @@ func (w *rewriter) kept() int {
 }
 
 // moveKept gives a header that is kept its place: all of it is as far from its start as it was.
-func (w *rewriter) moveKept(o *outHeader, off ir.Off) {
+func (w *rewriter) moveKept(o *outHeader, off ir.Off) bool {
 	o.off = off
 	switch {
 	case off == o.old.off:
@@ -30,10 +32,14 @@ func (w *rewriter) moveKept(o *outHeader, off ir.Off) {
 		o.end = plus(o.old.end, off.Const-o.old.off.Const)
 	case o.size >= 0:
 		o.end = plus(off, o.size)
+	case slices.ContainsFunc(o.old.order, func(pl *fieldRef) bool { return pl.segment > 0 }):
+		w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
+		return false // by a distance that varies, too: nothing says where its last fields are
 	default:
 		end := bin(ir.Add, offExpr(off), distance(o.old.end, o.old.off))
 		o.end = ir.Off{Base: w.let(&w.guards, o.entry+"_new_end", end, maxStart, w.pos)}
 	}
+	return true
 }
 
 // keep has a rewrite move the headers from the k-th on with the payload.

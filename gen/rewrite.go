@@ -402,7 +402,9 @@ func (w *rewriter) placeHeaders(kept int) (first int, ok bool) {
 		case same:
 			off = o.old.end
 		case i >= kept:
-			w.moveKept(o, off)
+			if !w.moveKept(o, off) {
+				return 0, false
+			}
 			off = o.end
 		case o.size < 0:
 			w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)

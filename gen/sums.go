@@ -257,8 +257,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 		odd = !fixed || by != 0
 	}
 	if all {
-		was = variableTerms(n, c.old.off)
-		now = slices.Clone(was)
+		was, now = variableTerms(n, n.old.off, c.old.off), variableTerms(n, n.off, c.off)
 	}
 	for _, p := range w.pieces(n) {
 		sum := w.computed[n]
@@ -282,13 +281,13 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	return was, now
 }
 
-// variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that
-// begins at start. Those that change are pieces.
-func variableTerms(o *outHeader, start ir.Off) []ir.Term {
+// variableTerms are a header's fields of variable length or presence, which stay as they are, where the header is at off,
+// in a sum that begins at start. Those that change are pieces.
+func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
 	var out []ir.Term
 	for _, pl := range o.old.order {
 		if pl.segment < 0 && pl.size != nil && o.vals[pl.f.Name.Value] == nil {
-			odd, oddIf := oddness(pl.off, start)
+			odd, oddIf := parity(bin(ir.Add, distance(pl.off, o.old.off), distance(off, start)))
 			out = append(out, ir.Term{
 				Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf,
 			})
@@ -332,7 +331,12 @@ func newSum(sum *ir.Sum, p piece, start ir.Off) ir.Term {
 // oddness says whether a byte at off is at an odd position of a sum that begins at start: always, or where a
 // condition holds.
 func oddness(off, start ir.Off) (bool, ir.Expr) {
-	odd := bin(ir.And, distance(off, start), num(1))
+	return parity(distance(off, start))
+}
+
+// parity says whether a distance is odd: always, or where a condition holds.
+func parity(distance ir.Expr) (bool, ir.Expr) {
+	odd := bin(ir.And, distance, num(1))
 	if v, fixed := constant(odd); fixed {
 		return v != 0, nil
 	}

@@ -286,6 +286,10 @@ func (w *rewriting) decapsulate() (out []string) {
 	}
 	for _, e := range slices.Backward(w.now[outer:inner]) {
 		w.gone[e] = true
+		if e.alts[0] == stdUDP && w.one(2) {
+			out = append(out, fmt.Sprintf("{pop: {header: %q, zero_checksum: true}}", e.name))
+			continue
+		}
 		out = append(out, fmt.Sprintf("{pop: %q}", e.name))
 	}
 	w.now = slices.Delete(slices.Clone(w.now), outer, inner)
@@ -452,6 +456,9 @@ func (w *rewriting) send() string {
 	var ways []string
 	if via, ok := any(nextHopKind); ok {
 		ways = append(ways, fmt.Sprintf("{send: {via: %q}}", via), fmt.Sprintf("{send: via: %q}", via))
+	}
+	if !w.inFan && w.one(4) {
+		ways = append(ways, `{send: via: "route"}`)
 	}
 	if w.inFan && hasPorts {
 		receivers := func(r ref) bool { return r.t.kind == endpointKind && strings.HasPrefix(r.text, "r.") }

@@ -172,8 +172,7 @@ func (w *rewriting) encapsulate() (out []string) {
 		return slices.DeleteFunc(slices.Clone(hs), func(h *header) bool { return !h.follows(chain[len(chain)-1]) })
 	}
 	switch n := w.IntN(6); {
-	// without a checksum, which would have to be computed over the payload
-	case n < 3 && (outer == stdIPv4 || w.one(20)):
+	case n < 3:
 		chain = append(chain, stdUDP)
 	case n < 5 && len(own) > 0:
 		chain = append(chain, pick(w.generator, own))
@@ -200,6 +199,9 @@ func (w *rewriting) encapsulate() (out []string) {
 		vals, ok := w.pushedValues(h, next)
 		if !ok {
 			return nil
+		}
+		if h == stdUDP && w.one(2) {
+			vals = append(vals, pick(w.generator, []string{"checksum: 0", `checksum: "computed"`}))
 		}
 		out = append(out, fmt.Sprintf("{push: {%s: {%s}, before: %q}}", label(h.name), strings.Join(vals, ", "),
 			before.name))

@@ -18,6 +18,10 @@ func TestWords(t *testing.T) {
 	for _, f := range gen.Functions() {
 		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
 	}
+	missing["checksum that is left out"] = regexp.MustCompile(`checksum: 0\b`)
+	missing["checksum that is computed"] = regexp.MustCompile(`checksum: "computed"`)
+	missing["checksum of 0 that is accepted"] = regexp.MustCompile(`zero_checksum: true`)
+	missing["kernel's route"] = regexp.MustCompile(`\{send: via: "route"\}`)
 	missing["action blank"] = regexp.MustCompile(`\{blank: "`)
 	missing["drop of what a credit refuses"] = regexp.MustCompile(`else: \{drop: "over_`)
 	missing["program that runs without a lease"] = regexp.MustCompile(`when: "lapsed"`)
