@@ -287,7 +287,10 @@ func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
 	var out []ir.Term
 	for _, pl := range o.old.order {
 		if pl.segment < 0 && pl.size != nil && o.vals[pl.f.Name.Value] == nil {
-			odd, oddIf := parity(bin(ir.Add, distance(pl.off, o.old.off), distance(off, start)))
+			odd, oddIf := oddness(pl.off, start)
+			if off != o.old.off {
+				odd, oddIf = parity(bin(ir.Add, distance(pl.off, o.old.off), distance(off, start)))
+			}
 			out = append(out, ir.Term{
 				Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf,
 			})
