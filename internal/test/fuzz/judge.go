@@ -10,6 +10,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
+const noSum = "udp: no checksum over IPv6"
+
 // judge decodes a frame with gopacket, which shares nothing with this project, and returns what is wrong with its
 // lengths and checksums, or "". known says that gopacket could check anything at all.
 func judge(frame []byte) (wrong string, known bool) {
@@ -49,7 +51,7 @@ func judge(frame []byte) (wrong string, known bool) {
 		}
 		if udp, ok := l.(*layers.UDP); ok && udp.Checksum == 0 {
 			if isV6(frame) {
-				return "udp: no checksum over IPv6", true
+				return noSum, true
 			}
 			continue
 		}
