@@ -281,8 +281,8 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	return was, now
 }
 
-// variableTerms are a header's fields of variable length or presence, which stay as they are, where the header is at off,
-// in a sum that begins at start. Those that change are pieces.
+// variableTerms are a header's fields of variable length or presence, which stay as they are, where the header is at
+// off, in a sum that begins at start. Those that change are pieces.
 func variableTerms(o *outHeader, off, start ir.Off) []ir.Term {
 	var out []ir.Term
 	for _, pl := range o.old.order {
