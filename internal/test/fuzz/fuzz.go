@@ -366,7 +366,7 @@ func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bo
 	decode = decode && !f.tunnels(program)
 	if decode && p.GSO == 0 && res.Verdict == sim.VerdictSent {
 		text := f.decode(f.framed(program, p.Data), f.framed(program, res.Packet.Data))
-		without := strings.HasSuffix(text, noSum) && len(res.Packet.Data) > len(p.Data) && f.leavesOut(program)
+		without := strings.HasSuffix(text, noSum) && f.leavesOut(program)
 		if text != "" && !without {
 			return text
 		}
