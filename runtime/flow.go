@@ -32,7 +32,7 @@ func (h *hops) narrow(t routes.Traffic) hopKey {
 
 // regroup moves the rows of a hop that need another one, and returns the hops that are to be resolved: those that are
 // new, and the hop itself if rows are left.
-func (h *hops) regroup(e *hop) (todo []*hop) {
+func (h *hops) regroup(e *hop) (lookups []*hop) {
 	h.relay.mu.Lock()
 	defer h.relay.mu.Unlock()
 	if h.byKey[e.key] != e || e.key.Flow == (routes.Flow{}) && (h.routes == nil || !h.routes.Asks(e.key)) {
@@ -54,7 +54,7 @@ func (h *hops) regroup(e *hop) (todo []*hop) {
 			if to == nil {
 				to = &hop{key: key, now: e.now, via: e.via, lost: e.lost, rows: map[*tableRow]struct{}{}}
 				h.byKey[key] = to
-				todo = append(todo, to)
+				lookups = append(lookups, to)
 			}
 			to.rows[row] = struct{}{}
 			rh.hop = to
@@ -69,9 +69,9 @@ func (h *hops) regroup(e *hop) (todo []*hop) {
 	}
 	if len(e.rows) == 0 {
 		delete(h.byKey, e.key)
-		return todo
+		return lookups
 	}
-	return append(todo, e)
+	return append(lookups, e)
 }
 
 // tellPrograms tells the programs that look routes up in the kernel what they don't see there.
