@@ -222,7 +222,7 @@ func (f *fitting) put(t *ir.Table, key []byte) {
 // row has a row that was looked up come or go. The next run keeps it so.
 func (f *fitting) row(r *ir.Row, there bool) bool {
 	by, known := f.found[r]
-	if !known || r.Table.Kind == "array" || r.Table.Kind == "lpm" && !there {
+	if !known || r.Table.Kind == "array" {
 		return false
 	}
 	f.wants[by.at] = there
@@ -230,7 +230,15 @@ func (f *fitting) row(r *ir.Row, there bool) bool {
 		f.put(r.Table, by.key)
 		return true
 	}
-	f.relay.Table(r.Table.Name).Delete(by.key)
+	table := f.relay.Table(r.Table.Name)
+	if r.Table.Kind == "lpm" { // any prefix may cover the address
+		prefix := slices.Clone(by.key)
+		for length := range binary.LittleEndian.Uint32(by.key) {
+			binary.LittleEndian.PutUint32(prefix, length)
+			table.Delete(prefix)
+		}
+	}
+	table.Delete(by.key)
 	f.changed = true
 	return true
 }

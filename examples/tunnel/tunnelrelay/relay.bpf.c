@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 348
+#define FR_REASONS 340
 #define FR_NEEDS_ROWS 24
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
@@ -230,9 +230,9 @@ enum {
 	reason_vxlan_out_partial_checksum, reason_vxlan_out_no_memory, reason_vxlan_out_fault,
 	reason_vxlan_out_too_big, reason_vxlan_out_no_route, reason_vxlan_out_local,
 	reason_vxlan_out_unreachable, reason_vxlan_out_blackhole, reason_vxlan_out_prohibit,
-	reason_vxlan_out_xfrm, reason_vxlan_out_rule, reason_vxlan_out_no_rule,
-	reason_vxlan_out_ipv6_version, reason_vxlan_out_mapped_address,
-	reason_vxlan_out_ipv6_payload_length, reason_vxlan_out_not_inner,
+	reason_vxlan_out_xfrm, reason_vxlan_out_rule, reason_vxlan_out_ipv6_version,
+	reason_vxlan_out_mapped_address, reason_vxlan_out_ipv6_payload_length,
+	reason_vxlan_out_not_inner,
 };
 
 static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -560,8 +560,8 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 						   __u64 inner_options_end, __u64 inner_end,
 						   struct val_networks *n)
 {
-	/* when: condition */
-	if (!n->v6 && n->sums) { /* rule */
+	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
@@ -584,7 +584,9 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
 	}
-	if (n->v6 && n->sums) { /* rule */
+
+	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+	if (n->sums) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -602,26 +604,20 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
-	if (n->v6 && !n->sums) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len_3 = inner_end - inner_options_end;
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 ||
-		      ((partial_3 >> 16) >= inner_options_end &&
-		       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_3))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3,
-						      n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_vxlan_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_vxlan_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_vxlan_out_address_family);
+	__u64 payload_len_3 = inner_end - inner_options_end;
+	__u64 partial_3 = fr_partial(skb);
+	if (!(partial_3 == 0 ||
+	      ((partial_3 >> 16) >= inner_options_end &&
+	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+		return fr_up(skb, reason_vxlan_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_3))))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
 }
 
 static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -668,7 +664,7 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	if (!(n->kind == 1 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_vxlan_out_no_match);
 
-	/* when: condition */
+	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -991,8 +987,8 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
 					       struct val_networks *n)
 {
-	/* when: condition */
-	if (n->v6 && n->sums) { /* rule */
+	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+	if (n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
@@ -1014,25 +1010,19 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv6_send(skb, data, payload_len, n);
 	}
-	if (n->v6 && !n->sums) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_vxlan_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_vxlan_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return vxlan_out_ipv6_send_2(skb, data, payload_len_2, n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_vxlan_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_vxlan_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_vxlan_out_address_family);
+	__u64 payload_len_2 = inner_end - 54;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_vxlan_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len_2)))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return vxlan_out_ipv6_send_2(skb, data, payload_len_2, n);
 }
 
 static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1059,7 +1049,7 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!(n->kind == 1 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_vxlan_out_no_match);
 
-	/* when: condition */
+	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -1078,7 +1068,9 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	if (!n->v6 && n->sums) { /* rule */
+
+	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+	if (!n->v6) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
@@ -1145,7 +1137,7 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_out_sent = 37, reason_geneve_out_pass, reason_geneve_out_inactive,
+	reason_geneve_out_sent = 36, reason_geneve_out_pass, reason_geneve_out_inactive,
 	reason_geneve_out_vlan_tag, reason_geneve_out_other_host, reason_geneve_out_link_broadcast,
 	reason_geneve_out_link_multicast, reason_geneve_out_truncated,
 	reason_geneve_out_ipv4_any_version, reason_geneve_out_ipv4_any_ihl,
@@ -1157,9 +1149,9 @@ enum {
 	reason_geneve_out_partial_checksum, reason_geneve_out_no_memory, reason_geneve_out_fault,
 	reason_geneve_out_too_big, reason_geneve_out_no_route, reason_geneve_out_local,
 	reason_geneve_out_unreachable, reason_geneve_out_blackhole, reason_geneve_out_prohibit,
-	reason_geneve_out_xfrm, reason_geneve_out_rule, reason_geneve_out_no_rule,
-	reason_geneve_out_ipv6_version, reason_geneve_out_mapped_address,
-	reason_geneve_out_ipv6_payload_length, reason_geneve_out_not_inner,
+	reason_geneve_out_xfrm, reason_geneve_out_rule, reason_geneve_out_ipv6_version,
+	reason_geneve_out_mapped_address, reason_geneve_out_ipv6_payload_length,
+	reason_geneve_out_not_inner,
 };
 
 static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void *data,
@@ -1495,8 +1487,8 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 						    __u64 inner_options_end, __u64 inner_end,
 						    struct val_networks *n)
 {
-	/* when: condition */
-	if (!n->v6 && n->sums) { /* rule */
+	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
@@ -1519,7 +1511,9 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
 	}
-	if (n->v6 && n->sums) { /* rule */
+
+	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+	if (n->sums) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -1538,26 +1532,20 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2,
 						     n);
 	}
-	if (n->v6 && !n->sums) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len_3 = inner_end - inner_options_end;
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 ||
-		      ((partial_3 >> 16) >= inner_options_end &&
-		       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_3))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3,
-						       n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_geneve_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_geneve_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_geneve_out_address_family);
+	__u64 payload_len_3 = inner_end - inner_options_end;
+	__u64 partial_3 = fr_partial(skb);
+	if (!(partial_3 == 0 ||
+	      ((partial_3 >> 16) >= inner_options_end &&
+	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+		return fr_up(skb, reason_geneve_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_3))))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
 }
 
 static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -1605,7 +1593,7 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 	if (!(n->kind == 2 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_geneve_out_no_match);
 
-	/* when: condition */
+	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -1930,8 +1918,8 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
 						struct val_networks *n)
 {
-	/* when: condition */
-	if (n->v6 && n->sums) { /* rule */
+	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+	if (n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
@@ -1953,25 +1941,19 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv6_send(skb, data, payload_len, n);
 	}
-	if (n->v6 && !n->sums) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_geneve_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_geneve_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return geneve_out_ipv6_send_2(skb, data, payload_len_2, n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_geneve_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_geneve_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_geneve_out_address_family);
+	__u64 payload_len_2 = inner_end - 54;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_geneve_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len_2)))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return geneve_out_ipv6_send_2(skb, data, payload_len_2, n);
 }
 
 static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1999,7 +1981,7 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!(n->kind == 2 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_geneve_out_no_match);
 
-	/* when: condition */
+	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -2018,7 +2000,9 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	if (!n->v6 && n->sums) { /* rule */
+
+	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+	if (!n->v6) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
@@ -2085,7 +2069,7 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_ipip_out_sent = 74, reason_ipip_out_pass, reason_ipip_out_inactive,
+	reason_ipip_out_sent = 72, reason_ipip_out_pass, reason_ipip_out_inactive,
 	reason_ipip_out_vlan_tag, reason_ipip_out_other_host, reason_ipip_out_link_broadcast,
 	reason_ipip_out_link_multicast, reason_ipip_out_truncated, reason_ipip_out_ipv4_any_version,
 	reason_ipip_out_ipv4_any_ihl, reason_ipip_out_ipv4_any_options,
@@ -2096,9 +2080,9 @@ enum {
 	reason_ipip_out_partial_checksum, reason_ipip_out_no_memory, reason_ipip_out_fault,
 	reason_ipip_out_too_big, reason_ipip_out_no_route, reason_ipip_out_local,
 	reason_ipip_out_unreachable, reason_ipip_out_blackhole, reason_ipip_out_prohibit,
-	reason_ipip_out_xfrm, reason_ipip_out_rule, reason_ipip_out_no_rule,
-	reason_ipip_out_ipv6_version, reason_ipip_out_mapped_address,
-	reason_ipip_out_ipv6_payload_length, reason_ipip_out_not_inner,
+	reason_ipip_out_xfrm, reason_ipip_out_rule, reason_ipip_out_ipv6_version,
+	reason_ipip_out_mapped_address, reason_ipip_out_ipv6_payload_length,
+	reason_ipip_out_not_inner,
 };
 
 static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *data,
@@ -2201,35 +2185,6 @@ static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb, vo
 	return fr_send(&n->hop_remote, direct);
 }
 
-static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						  __u64 inner_options_end, __u64 inner_end,
-						  struct val_networks *n)
-{
-	/* when: condition */
-	if (n->v6) { /* rule */
-		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_ipip_out_address_family);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (26ULL + payload_len))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
-
-		/* {count: "n.packets"}, */
-		fr_shared_add(n->packets, 1);
-		return ipip_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_ipip_out_no_rule);
-}
-
 static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_inner_options_end;
@@ -2275,7 +2230,7 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 	if (!(n->kind == 3 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_ipip_out_no_match);
 
-	/* when: condition */
+	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
 	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -2295,8 +2250,20 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		fr_shared_add(n->packets, 1);
 		return ipip_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
-
-	return ipip_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_ipip_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_ipip_out_address_family);
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		return fr_up(skb, reason_ipip_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (26ULL + payload_len_2))))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return ipip_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 }
 
 static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -2409,7 +2376,7 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (!(n->kind == 3 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_ipip_out_no_match);
 
-	/* when: condition */
+	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
 	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -2428,25 +2395,19 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		fr_shared_add(n->packets, 1);
 		return ipip_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	if (n->v6) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_ipip_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 80ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return ipip_out_ipv6_send(skb, data, payload_len_2, n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_ipip_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_ipip_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_ipip_out_address_family);
+	__u64 payload_len_2 = inner_end - 54;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_ipip_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, 80ULL + payload_len_2)))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return ipip_out_ipv6_send(skb, data, payload_len_2, n);
 }
 
 SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
@@ -2492,7 +2453,7 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_fou_out_sent = 111, reason_fou_out_pass, reason_fou_out_inactive,
+	reason_fou_out_sent = 108, reason_fou_out_pass, reason_fou_out_inactive,
 	reason_fou_out_vlan_tag, reason_fou_out_other_host, reason_fou_out_link_broadcast,
 	reason_fou_out_link_multicast, reason_fou_out_truncated, reason_fou_out_ipv4_any_version,
 	reason_fou_out_ipv4_any_ihl, reason_fou_out_ipv4_any_options,
@@ -2503,7 +2464,7 @@ enum {
 	reason_fou_out_no_memory, reason_fou_out_fault, reason_fou_out_too_big,
 	reason_fou_out_no_route, reason_fou_out_local, reason_fou_out_unreachable,
 	reason_fou_out_blackhole, reason_fou_out_prohibit, reason_fou_out_xfrm, reason_fou_out_rule,
-	reason_fou_out_no_rule, reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
+	reason_fou_out_ipv6_version, reason_fou_out_mapped_address,
 	reason_fou_out_ipv6_payload_length, reason_fou_out_not_inner,
 };
 
@@ -2768,8 +2729,8 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 						 __u64 inner_options_end, __u64 inner_end,
 						 struct val_networks *n)
 {
-	/* when: condition */
-	if (!n->v6 && n->sums) { /* rule */
+	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
@@ -2792,7 +2753,9 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv4_any_send_2(skb, data, inner_options_end, payload_len, n);
 	}
-	if (n->v6 && n->sums) { /* rule */
+
+	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+	if (n->sums) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
@@ -2810,25 +2773,20 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
-	if (n->v6 && !n->sums) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len_3 = inner_end - inner_options_end;
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 ||
-		      ((partial_3 >> 16) >= inner_options_end &&
-		       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
-			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_3))))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_fou_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_fou_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_fou_out_address_family);
+	__u64 payload_len_3 = inner_end - inner_options_end;
+	__u64 partial_3 = fr_partial(skb);
+	if (!(partial_3 == 0 ||
+	      ((partial_3 >> 16) >= inner_options_end &&
+	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
+		return fr_up(skb, reason_fou_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_3))))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
 }
 
 static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -2876,7 +2834,7 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 	if (!(n->kind == 4 && be8(&ipv4_any->ttl) > 1))
 		return fr_up(skb, reason_fou_out_no_match);
 
-	/* when: condition */
+	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -3129,8 +3087,8 @@ static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data
 static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, __u64 inner_end,
 					     struct val_networks *n)
 {
-	/* when: condition */
-	if (n->v6 && n->sums) { /* rule */
+	/* {when: "n.sums", outer: "ipv6", udp: {}}, */
+	if (n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
@@ -3152,25 +3110,19 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv6_send(skb, data, payload_len, n);
 	}
-	if (n->v6 && !n->sums) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_fou_out_gso_packet);
-		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-			return fr_up(skb, reason_fou_out_address_family);
-		__u64 payload_len_2 = inner_end - 54;
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 ||
-		      ((partial_2 >> 16) >= 54 &&
-		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
-			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len_2)))
-			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
-		fr_shared_add(n->packets, 1);
-		return fou_out_ipv6_send_2(skb, data, payload_len_2, n);
-	}
-
-	/* "?(name)_out": { */
-	return fr_up(skb, reason_fou_out_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_fou_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_fou_out_address_family);
+	__u64 payload_len_2 = inner_end - 54;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_fou_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len_2)))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
+	fr_shared_add(n->packets, 1);
+	return fou_out_ipv6_send_2(skb, data, payload_len_2, n);
 }
 
 static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -3198,7 +3150,7 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 	if (!(n->kind == 4 && be8(&ipv6->hop_limit) > 1))
 		return fr_up(skb, reason_fou_out_no_match);
 
-	/* when: condition */
+	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		if (skb->gso_size != 0)
@@ -3217,7 +3169,9 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	if (!n->v6 && n->sums) { /* rule */
+
+	/* {when: "!n.v6", outer: "ipv4", udp: checksum: "computed"}, */
+	if (!n->v6) { /* rule */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
@@ -3286,7 +3240,7 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_vxlan_in_sent = 148, reason_vxlan_in_pass, reason_vxlan_in_inactive,
+	reason_vxlan_in_sent = 144, reason_vxlan_in_pass, reason_vxlan_in_inactive,
 	reason_vxlan_in_vlan_tag, reason_vxlan_in_other_host, reason_vxlan_in_link_broadcast,
 	reason_vxlan_in_link_multicast, reason_vxlan_in_truncated, reason_vxlan_in_ipv4_version,
 	reason_vxlan_in_ip_options, reason_vxlan_in_ipv4_reserved, reason_vxlan_in_fragment,
@@ -3303,7 +3257,7 @@ enum {
 	reason_vxlan_in_hop_limit, reason_vxlan_in_too_big, reason_vxlan_in_no_route,
 	reason_vxlan_in_local, reason_vxlan_in_unreachable, reason_vxlan_in_blackhole,
 	reason_vxlan_in_prohibit, reason_vxlan_in_xfrm, reason_vxlan_in_rule,
-	reason_vxlan_in_no_rule, reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
+	reason_vxlan_in_ipv6_version, reason_vxlan_in_mapped_address,
 	reason_vxlan_in_ipv6_payload_length, reason_vxlan_in_not_inner, reason_vxlan_in_not_outer,
 };
 
@@ -3459,10 +3413,9 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv4_ipv4_any_rule_send(struct __sk_buff *skb, void *data,
-							    __u64 inner_options_end,
-							    __u64 payload_len, struct fr_hop *hop_1,
-							    struct bpf_fib_lookup *fib_1)
+static __always_inline int
+vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
+			      __u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -3511,9 +3464,10 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rule_send(struct __sk_buff *sk
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data,
+static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
 						       __u64 udp_end, __u64 inner_options_end,
-						       __u64 inner_end, struct val_peers *p)
+						       __u64 inner_end, struct val_peers *p,
+						       struct val_own *own)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
@@ -3521,57 +3475,9 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, vo
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 64;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_vxlan_in_gso_packet);
-
-	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_vxlan_in_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_vxlan_in_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_vxlan_in_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-		return fr_up(skb, reason_vxlan_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffc0ULL + payload_len),
-		     &hop_1))
-		return fr_up(skb, reason_vxlan_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_vxlan_in_no_route));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_ipv4_any_rule_send(skb, data, inner_options_end, payload_len, &hop_1,
-						&fib_1);
-}
-
-static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_options_end,
-						       __u64 inner_end, struct val_peers *p,
-						       struct val_own *own)
-{
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
@@ -3590,17 +3496,42 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return vxlan_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
-	if (!fr_has(own))
-		return vxlan_in_ipv4_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
-						   p);
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_vxlan_in_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_vxlan_in_gso_packet);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_vxlan_in_udp_checksum);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_vxlan_in_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_vxlan_in_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_vxlan_in_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_vxlan_in_martian_destination);
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		return fr_up(skb, reason_vxlan_in_partial_checksum);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4_any->src);
+	fib_1.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffc0ULL + payload_len_2),
+		     &hop_1))
+		return fr_up(skb, reason_vxlan_in_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_vxlan_in_no_route));
+	fr_shared_add(p->packets, 1);
+	return vxlan_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len_2, &hop_1,
+					     &fib_1);
 }
 
 static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -3744,8 +3675,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *skb, void *data,
-	__u64 payload_len, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data,
+							  __u64 payload_len, struct fr_hop *hop_2,
+							  struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -3788,7 +3720,7 @@ static __always_inline int vxlan_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *s
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int vxlan_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
 						   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
@@ -3797,7 +3729,7 @@ static __always_inline int vxlan_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 64;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 
@@ -3837,19 +3769,7 @@ static __always_inline int vxlan_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv4_ipv6_rule_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
-}
-
-static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						   __u64 inner_end, struct val_peers *p,
-						   struct val_own *own)
-{
-	/* when: own */
-	if (!fr_has(own))
-		return vxlan_in_ipv4_ipv6_rule(skb, data, udp_end, inner_end, p);
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_vxlan_in_no_rule);
+	return vxlan_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -3904,9 +3824,9 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
@@ -3925,13 +3845,11 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return vxlan_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p, own);
+	return vxlan_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -4042,7 +3960,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buff *skb, void *data,
+static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
 	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
 	struct bpf_fib_lookup *fib_3)
 {
@@ -4094,9 +4012,10 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buf
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data,
+static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
 						       __u64 udp_end, __u64 inner_options_end,
-						       __u64 inner_end, struct val_peers *p)
+						       __u64 inner_end, struct val_peers *p,
+						       struct val_own *own)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
@@ -4104,59 +4023,9 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, vo
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 84;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_vxlan_in_gso_packet);
-
-	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_vxlan_in_udp_checksum);
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_vxlan_in_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_vxlan_in_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_vxlan_in_martian_destination);
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-		return fr_up(skb, reason_vxlan_in_partial_checksum);
-	__builtin_memset(&fib_3, 0, sizeof(fib_3));
-	fib_3.family = AF_INET;
-	fib_3.src[0] = ld32(ipv4_any->src);
-	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffacULL + payload_len),
-		     &hop_3))
-		return fr_up(skb, reason_vxlan_in_too_big);
-	if (unlikely(!fr_usable(&hop_3)))
-		return fr_up(skb, fr_unusable(&hop_3, reason_vxlan_in_no_route));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_ipv4_any_rule_send_ipv4(skb, data, inner_options_end, payload_len,
-						     &hop_3, &fib_3);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
-						       __u64 udp_end, __u64 inner_options_end,
-						       __u64 inner_end, struct val_peers *p,
-						       struct val_own *own)
-{
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
@@ -4177,17 +4046,44 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return vxlan_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
-	if (!fr_has(own))
-		return vxlan_in_ipv6_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
-						   p);
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_vxlan_in_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_vxlan_in_gso_packet);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_vxlan_in_udp_checksum);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_vxlan_in_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_vxlan_in_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_vxlan_in_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_vxlan_in_martian_destination);
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		return fr_up(skb, reason_vxlan_in_partial_checksum);
+	__builtin_memset(&fib_3, 0, sizeof(fib_3));
+	fib_3.family = AF_INET;
+	fib_3.src[0] = ld32(ipv4_any->src);
+	fib_3.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffacULL + payload_len_2),
+		     &hop_3))
+		return fr_up(skb, reason_vxlan_in_too_big);
+	if (unlikely(!fr_usable(&hop_3)))
+		return fr_up(skb, fr_unusable(&hop_3, reason_vxlan_in_no_route));
+	fr_shared_add(p->packets, 1);
+	return vxlan_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len_2,
+						  &hop_3, &fib_3);
 }
 
 static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -4311,9 +4207,9 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, void *data,
-							__u64 payload_len, struct fr_hop *hop_4,
-							struct bpf_fib_lookup *fib_4)
+static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data,
+						     __u64 payload_len, struct fr_hop *hop_4,
+						     struct bpf_fib_lookup *fib_4)
 {
 	struct hdr_ipv6 *ipv6 = data + 84;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
@@ -4356,7 +4252,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, v
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int vxlan_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
 						   __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_4;
@@ -4365,7 +4261,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 84;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 
@@ -4407,19 +4303,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return vxlan_in_ipv6_ipv6_rule_send(skb, data, payload_len, &hop_4, &fib_4);
-}
-
-static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						   __u64 inner_end, struct val_peers *p,
-						   struct val_own *own)
-{
-	/* when: own */
-	if (!fr_has(own))
-		return vxlan_in_ipv6_ipv6_rule(skb, data, udp_end, inner_end, p);
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_vxlan_in_no_rule);
+	return vxlan_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
 }
 
 static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -4475,9 +4359,9 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_vxlan_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_vxlan_in_gso_packet);
 
@@ -4498,13 +4382,11 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return vxlan_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
 
-	return vxlan_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p, own);
+	return vxlan_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -4580,7 +4462,7 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_geneve_in_sent = 200, reason_geneve_in_pass, reason_geneve_in_inactive,
+	reason_geneve_in_sent = 195, reason_geneve_in_pass, reason_geneve_in_inactive,
 	reason_geneve_in_vlan_tag, reason_geneve_in_other_host, reason_geneve_in_link_broadcast,
 	reason_geneve_in_link_multicast, reason_geneve_in_truncated, reason_geneve_in_ipv4_version,
 	reason_geneve_in_ip_options, reason_geneve_in_ipv4_reserved, reason_geneve_in_fragment,
@@ -4599,7 +4481,7 @@ enum {
 	reason_geneve_in_hop_limit, reason_geneve_in_too_big, reason_geneve_in_no_route,
 	reason_geneve_in_local, reason_geneve_in_unreachable, reason_geneve_in_blackhole,
 	reason_geneve_in_prohibit, reason_geneve_in_xfrm, reason_geneve_in_rule,
-	reason_geneve_in_no_rule, reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
+	reason_geneve_in_ipv6_version, reason_geneve_in_mapped_address,
 	reason_geneve_in_ipv6_payload_length, reason_geneve_in_not_inner,
 	reason_geneve_in_not_outer,
 };
@@ -4715,9 +4597,11 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int geneve_in_ipv4_ipv4_any_rule_send(struct __sk_buff *skb, void *data,
-	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
-	__u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline int
+geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_options_end,
+			       void *at_geneve_options_end, __u64 inner_options_end,
+			       __u64 payload_len, struct fr_hop *hop_1,
+			       struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -4773,62 +4657,14 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rule_send(struct __sk_buff *s
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int
-geneve_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
-			     __u64 geneve_options_end, void *at_geneve_options_end,
-			     __u64 inner_options_end, __u64 inner_end, struct val_peers *p)
-{
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-
-	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-		return fr_up(skb, reason_geneve_in_udp_checksum);
-
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_geneve_in_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_geneve_in_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-		return fr_up(skb, reason_geneve_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
-		return fr_up(skb, reason_geneve_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return geneve_in_ipv4_ipv4_any_rule_send(skb, data, geneve_options_end,
-						 at_geneve_options_end, inner_options_end,
-						 payload_len, &hop_1, &fib_1);
-}
-
 static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
 							__u64 udp_end, __u64 geneve_options_end,
 							void *at_geneve_options_end,
 							__u64 inner_options_end, __u64 inner_end,
 							struct val_peers *p, struct val_own *own)
 {
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
 	struct hdr_eth *eth = at_geneve_options_end;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -4844,7 +4680,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 		return fr_drop(skb->len, reason_geneve_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -4853,7 +4689,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
@@ -4863,20 +4699,42 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return geneve_in_ipv4_ipv4_any_send(skb, data, geneve_options_end,
 						    at_geneve_options_end, inner_options_end,
 						    payload_len);
 	}
-	if (!fr_has(own))
-		return geneve_in_ipv4_ipv4_any_rule(skb, data, udp_end, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    inner_end, p);
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_geneve_in_no_rule);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_geneve_in_udp_checksum);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_geneve_in_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_geneve_in_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_geneve_in_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_geneve_in_martian_destination);
+	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		return fr_up(skb, reason_geneve_in_partial_checksum);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4_any->src);
+	fib_1.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len_2), &hop_1))
+		return fr_up(skb, reason_geneve_in_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
+	fr_shared_add(p->packets, 1);
+	return geneve_in_ipv4_ipv4_any_send_2(skb, data, geneve_options_end, at_geneve_options_end,
+					      inner_options_end, payload_len_2, &hop_1, &fib_1);
 }
 
 static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data,
@@ -5061,10 +4919,9 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data,
-						    __u64 udp_end, __u64 geneve_options_end,
-						    void *at_geneve_options_end, __u64 inner_end,
-						    struct val_peers *p, struct val_own *own)
+static __always_inline int
+geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 geneve_options_end,
+			 void *at_geneve_options_end, __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -5072,54 +4929,47 @@ static __always_inline int geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = at_geneve_options_end + 14;
 
-	/* when: own */
-	if (!fr_has(own)) { /* rule */
-		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
+		return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_geneve_in_hop_limit);
-		if (!fr_unicast(ipv6->src))
-			return fr_up(skb, reason_geneve_in_martian_source);
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_geneve_in_multicast);
-		if (!fr_unicast(ipv6->dst))
-			return fr_up(skb, reason_geneve_in_martian_destination);
-		__u64 payload_len = inner_end - (geneve_options_end + 54);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= (geneve_options_end + 54) &&
-		       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
-		__builtin_memset(&fib_2, 0, sizeof(fib_2));
-		fib_2.family = AF_INET6;
-		fib_2.src[0] = ld32(ipv6->src);
-		fib_2.src[1] = ld32(ipv6->src + 4);
-		fib_2.src[2] = ld32(ipv6->src + 8);
-		fib_2.src[3] = ld32(ipv6->src + 12);
-		fib_2.dst[0] = ld32(ipv6->dst);
-		fib_2.dst[1] = ld32(ipv6->dst + 4);
-		fib_2.dst[2] = ld32(ipv6->dst + 8);
-		fib_2.dst[3] = ld32(ipv6->dst + 12);
-		if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-			return fr_up(skb, reason_geneve_in_too_big);
-		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_geneve_in_hop_limit);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_geneve_in_martian_source);
+	if (fr_multicast(ipv6->dst))
+		return fr_up(skb, reason_geneve_in_multicast);
+	if (!fr_unicast(ipv6->dst))
+		return fr_up(skb, reason_geneve_in_martian_destination);
+	__u64 payload_len = inner_end - (geneve_options_end + 54);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= (geneve_options_end + 54) &&
+	       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+		return fr_up(skb, reason_geneve_in_partial_checksum);
+	__builtin_memset(&fib_2, 0, sizeof(fib_2));
+	fib_2.family = AF_INET6;
+	fib_2.src[0] = ld32(ipv6->src);
+	fib_2.src[1] = ld32(ipv6->src + 4);
+	fib_2.src[2] = ld32(ipv6->src + 8);
+	fib_2.src[3] = ld32(ipv6->src + 12);
+	fib_2.dst[0] = ld32(ipv6->dst);
+	fib_2.dst[1] = ld32(ipv6->dst + 4);
+	fib_2.dst[2] = ld32(ipv6->dst + 8);
+	fib_2.dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
+		return fr_up(skb, reason_geneve_in_too_big);
+	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		return geneve_in_ipv4_ipv6_send_ipv6_2(skb, data, geneve_options_end,
-						       at_geneve_options_end, payload_len, &hop_2,
-						       &fib_2);
-	}
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_geneve_in_no_rule);
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(p->packets, 1);
+	return geneve_in_ipv4_ipv6_send_ipv6_2(skb, data, geneve_options_end, at_geneve_options_end,
+					       payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int
@@ -5188,7 +5038,7 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		return fr_drop(skb->len, reason_geneve_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -5197,7 +5047,7 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		__u64 payload_len = inner_end - (geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
@@ -5207,15 +5057,13 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return geneve_in_ipv4_ipv6_send_ipv6(skb, data, geneve_options_end,
 						     at_geneve_options_end, payload_len);
 	}
 
 	return geneve_in_ipv4_ipv6_rest(skb, data, udp_end, geneve_options_end,
-					at_geneve_options_end, inner_end, p, own);
+					at_geneve_options_end, inner_end, p);
 }
 
 static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -5315,7 +5163,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int geneve_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buff *skb, void *data,
+static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
 	__u64 geneve_options_end, void *at_geneve_options_end, __u64 inner_options_end,
 	__u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
 {
@@ -5374,64 +5222,14 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_bu
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int
-geneve_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
-			     __u64 geneve_options_end, void *at_geneve_options_end,
-			     __u64 inner_options_end, __u64 inner_end, struct val_peers *p)
-{
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_ipv4_any *ipv4_any = at_geneve_options_end + 14;
-
-	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-			bpf_htons(be16(&udp->length)) +
-			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-		return fr_up(skb, reason_geneve_in_udp_checksum);
-
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
-	if (be8(&ipv4_any->ttl) <= 1)
-		return fr_up(skb, reason_geneve_in_hop_limit);
-	if (!fr_unicast_v4(ld32(ipv4_any->src)))
-		return fr_up(skb, reason_geneve_in_martian_source);
-	if (fr_multicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_multicast);
-	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-		return fr_up(skb, reason_geneve_in_martian_destination);
-	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
-	__u64 payload_len = inner_end - inner_options_end;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= inner_options_end &&
-	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-		return fr_up(skb, reason_geneve_in_partial_checksum);
-	__builtin_memset(&fib_1, 0, sizeof(fib_1));
-	fib_1.family = AF_INET;
-	fib_1.src[0] = ld32(ipv4_any->src);
-	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
-		return fr_up(skb, reason_geneve_in_too_big);
-	if (unlikely(!fr_usable(&hop_1)))
-		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return geneve_in_ipv6_ipv4_any_rule_send_ipv4(skb, data, geneve_options_end,
-						      at_geneve_options_end, inner_options_end,
-						      payload_len, &hop_1, &fib_1);
-}
-
 static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
 							__u64 udp_end, __u64 geneve_options_end,
 							void *at_geneve_options_end,
 							__u64 inner_options_end, __u64 inner_end,
 							struct val_peers *p, struct val_own *own)
 {
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
 	struct hdr_eth *eth = at_geneve_options_end;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -5450,7 +5248,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 		return fr_drop(skb->len, reason_geneve_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -5461,7 +5259,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		__u64 payload_len = inner_end - inner_options_end;
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
@@ -5471,20 +5269,45 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return geneve_in_ipv6_ipv4_any_send_ipv4(skb, data, geneve_options_end,
 							 at_geneve_options_end, inner_options_end,
 							 payload_len);
 	}
-	if (!fr_has(own))
-		return geneve_in_ipv6_ipv4_any_rule(skb, data, udp_end, geneve_options_end,
-						    at_geneve_options_end, inner_options_end,
-						    inner_end, p);
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_geneve_in_no_rule);
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_geneve_in_udp_checksum);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_geneve_in_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_geneve_in_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_geneve_in_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_geneve_in_martian_destination);
+	__u64 inner_new_end = 14ULL + (inner_options_end - (geneve_options_end + 14));
+	__u64 payload_len_2 = inner_end - inner_options_end;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= inner_options_end &&
+	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
+		return fr_up(skb, reason_geneve_in_partial_checksum);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4_any->src);
+	fib_1.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len_2), &hop_1))
+		return fr_up(skb, reason_geneve_in_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
+	fr_shared_add(p->packets, 1);
+	return geneve_in_ipv6_ipv4_any_send_ipv4_2(skb, data, geneve_options_end,
+						   at_geneve_options_end, inner_options_end,
+						   payload_len_2, &hop_1, &fib_1);
 }
 
 static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data,
@@ -5669,10 +5492,9 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
-						    __u64 udp_end, __u64 geneve_options_end,
-						    void *at_geneve_options_end, __u64 inner_end,
-						    struct val_peers *p, struct val_own *own)
+static __always_inline int
+geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 geneve_options_end,
+			 void *at_geneve_options_end, __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
@@ -5680,56 +5502,49 @@ static __always_inline int geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = at_geneve_options_end + 14;
 
-	/* when: own */
-	if (!fr_has(own)) { /* rule */
-		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
-		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
-				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
-				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
-			return fr_up(skb, reason_geneve_in_udp_checksum);
+	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
+	if (!(be16(&udp->checksum) == 0 ||
+	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
+			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			bpf_htons(be16(&udp->length)) +
+			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
+		return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		if (be8(&ipv6_2->hop_limit) <= 1)
-			return fr_up(skb, reason_geneve_in_hop_limit);
-		if (!fr_unicast(ipv6_2->src))
-			return fr_up(skb, reason_geneve_in_martian_source);
-		if (fr_multicast(ipv6_2->dst))
-			return fr_up(skb, reason_geneve_in_multicast);
-		if (!fr_unicast(ipv6_2->dst))
-			return fr_up(skb, reason_geneve_in_martian_destination);
-		__u64 payload_len = inner_end - (geneve_options_end + 54);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= (geneve_options_end + 54) &&
-		       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
-			return fr_up(skb, reason_geneve_in_partial_checksum);
-		__builtin_memset(&fib_2, 0, sizeof(fib_2));
-		fib_2.family = AF_INET6;
-		fib_2.src[0] = ld32(ipv6_2->src);
-		fib_2.src[1] = ld32(ipv6_2->src + 4);
-		fib_2.src[2] = ld32(ipv6_2->src + 8);
-		fib_2.src[3] = ld32(ipv6_2->src + 12);
-		fib_2.dst[0] = ld32(ipv6_2->dst);
-		fib_2.dst[1] = ld32(ipv6_2->dst + 4);
-		fib_2.dst[2] = ld32(ipv6_2->dst + 8);
-		fib_2.dst[3] = ld32(ipv6_2->dst + 12);
-		if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-			return fr_up(skb, reason_geneve_in_too_big);
-		if (unlikely(!fr_usable(&hop_2)))
-			return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (be8(&ipv6_2->hop_limit) <= 1)
+		return fr_up(skb, reason_geneve_in_hop_limit);
+	if (!fr_unicast(ipv6_2->src))
+		return fr_up(skb, reason_geneve_in_martian_source);
+	if (fr_multicast(ipv6_2->dst))
+		return fr_up(skb, reason_geneve_in_multicast);
+	if (!fr_unicast(ipv6_2->dst))
+		return fr_up(skb, reason_geneve_in_martian_destination);
+	__u64 payload_len = inner_end - (geneve_options_end + 54);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= (geneve_options_end + 54) &&
+	       (partial & 0xffff) < ((geneve_options_end + 54 + payload_len) - 1))))
+		return fr_up(skb, reason_geneve_in_partial_checksum);
+	__builtin_memset(&fib_2, 0, sizeof(fib_2));
+	fib_2.family = AF_INET6;
+	fib_2.src[0] = ld32(ipv6_2->src);
+	fib_2.src[1] = ld32(ipv6_2->src + 4);
+	fib_2.src[2] = ld32(ipv6_2->src + 8);
+	fib_2.src[3] = ld32(ipv6_2->src + 12);
+	fib_2.dst[0] = ld32(ipv6_2->dst);
+	fib_2.dst[1] = ld32(ipv6_2->dst + 4);
+	fib_2.dst[2] = ld32(ipv6_2->dst + 8);
+	fib_2.dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
+		return fr_up(skb, reason_geneve_in_too_big);
+	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, fr_unusable(&hop_2, reason_geneve_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end,
-						  at_geneve_options_end, payload_len, &hop_2,
-						  &fib_2);
-	}
-
-	/* "?(name)_in": { */
-	return fr_up(skb, reason_geneve_in_no_rule);
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(p->packets, 1);
+	return geneve_in_ipv6_ipv6_send_2(skb, data, geneve_options_end, at_geneve_options_end,
+					  payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int
@@ -5799,7 +5614,7 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		return fr_drop(skb->len, reason_geneve_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
@@ -5811,7 +5626,7 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
 
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		__u64 payload_len = inner_end - (geneve_options_end + 54);
 		__u64 partial = fr_partial(skb);
 		if (!(partial == 0 ||
@@ -5821,15 +5636,13 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return geneve_in_ipv6_ipv6_send(skb, data, geneve_options_end,
 						at_geneve_options_end, payload_len);
 	}
 
 	return geneve_in_ipv6_ipv6_rest(skb, data, udp_end, geneve_options_end,
-					at_geneve_options_end, inner_end, p, own);
+					at_geneve_options_end, inner_end, p);
 }
 
 static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -5917,7 +5730,7 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_ipip_in_sent = 256, reason_ipip_in_pass, reason_ipip_in_inactive,
+	reason_ipip_in_sent = 250, reason_ipip_in_pass, reason_ipip_in_inactive,
 	reason_ipip_in_vlan_tag, reason_ipip_in_other_host, reason_ipip_in_link_broadcast,
 	reason_ipip_in_link_multicast, reason_ipip_in_truncated, reason_ipip_in_ipv4_version,
 	reason_ipip_in_ip_options, reason_ipip_in_ipv4_reserved, reason_ipip_in_fragment,
@@ -5930,9 +5743,9 @@ enum {
 	reason_ipip_in_no_memory, reason_ipip_in_fault, reason_ipip_in_hop_limit,
 	reason_ipip_in_too_big, reason_ipip_in_no_route, reason_ipip_in_local,
 	reason_ipip_in_unreachable, reason_ipip_in_blackhole, reason_ipip_in_prohibit,
-	reason_ipip_in_xfrm, reason_ipip_in_rule, reason_ipip_in_no_rule,
-	reason_ipip_in_ipv6_version, reason_ipip_in_mapped_address,
-	reason_ipip_in_ipv6_payload_length, reason_ipip_in_not_inner, reason_ipip_in_not_outer,
+	reason_ipip_in_xfrm, reason_ipip_in_rule, reason_ipip_in_ipv6_version,
+	reason_ipip_in_mapped_address, reason_ipip_in_ipv6_payload_length, reason_ipip_in_not_inner,
+	reason_ipip_in_not_outer,
 };
 
 static __always_inline int check_ipv4_any_3(struct __sk_buff *skb, void *data, void *data_end,
@@ -6059,49 +5872,43 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 
 static __always_inline int ipip_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
 						      __u64 inner_options_end, __u64 inner_end,
-						      struct val_peers *p, struct val_own *own)
+						      struct val_peers *p)
 {
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4_any *ipv4_any = data + 34;
 
-	/* when: own */
-	if (!fr_has(own)) { /* rule */
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-		if (be8(&ipv4_any->ttl) <= 1)
-			return fr_up(skb, reason_ipip_in_hop_limit);
-		if (!fr_unicast_v4(ld32(ipv4_any->src)))
-			return fr_up(skb, reason_ipip_in_martian_source);
-		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_ipip_in_multicast);
-		if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_ipip_in_martian_destination);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_ipip_in_partial_checksum);
-		__builtin_memset(&fib_1, 0, sizeof(fib_1));
-		fib_1.family = AF_INET;
-		fib_1.src[0] = ld32(ipv4_any->src);
-		fib_1.dst[0] = ld32(ipv4_any->dst);
-		if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffdeULL + payload_len),
-			     &hop_1))
-			return fr_up(skb, reason_ipip_in_too_big);
-		if (unlikely(!fr_usable(&hop_1)))
-			return fr_up(skb, fr_unusable(&hop_1, reason_ipip_in_no_route));
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_ipip_in_gso_packet);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4_any->src);
+	fib_1.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffdeULL + payload_len),
+		     &hop_1))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_ipip_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		return ipip_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len,
-						    &hop_1, &fib_1);
-	}
-
-	/* ipip_in: { */
-	return fr_up(skb, reason_ipip_in_no_rule);
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
+					    &fib_1);
 }
 
 static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -6161,9 +5968,9 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		return fr_drop(skb->len, reason_ipip_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - inner_options_end;
@@ -6175,13 +5982,11 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return ipip_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
 
-	return ipip_in_ipv4_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+	return ipip_in_ipv4_ipv4_any_rest(skb, data, inner_options_end, inner_end, p);
 }
 
 static __always_inline int check_ipv6_4(struct __sk_buff *skb, void *data, void *data_end,
@@ -6295,50 +6100,11 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int ipip_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data,
-						  __u64 inner_end, struct val_peers *p)
-{
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct hdr_ipv6 *ipv6 = data + 34;
-
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - 74;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 74 && (partial & 0xffff) < ((74ULL + payload_len) - 1))))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_2, 0, sizeof(fib_2));
-	fib_2.family = AF_INET6;
-	fib_2.src[0] = ld32(ipv6->src);
-	fib_2.src[1] = ld32(ipv6->src + 4);
-	fib_2.src[2] = ld32(ipv6->src + 8);
-	fib_2.src[3] = ld32(ipv6->src + 12);
-	fib_2.dst[0] = ld32(ipv6->dst);
-	fib_2.dst[1] = ld32(ipv6->dst + 4);
-	fib_2.dst[2] = ld32(ipv6->dst + 8);
-	fib_2.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_2, 40ULL + payload_len, &hop_2))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_2)))
-		return fr_up(skb, fr_unusable(&hop_2, reason_ipip_in_no_route));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
-}
-
 static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 outer_end)
 {
+	struct fr_hop hop_2;
+	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 34;
 
@@ -6380,9 +6146,9 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_drop(skb->len, reason_ipip_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - 74;
@@ -6393,20 +6159,40 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return ipip_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
-	if (!fr_has(own)) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-
-		return ipip_in_ipv4_ipv6_rest(skb, data, inner_end, p);
-	}
-
-	/* ipip_in: { */
-	return fr_up(skb, reason_ipip_in_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_ipip_in_gso_packet);
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast(ipv6->dst))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len_2 = inner_end - 74;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= 74 && (partial_2 & 0xffff) < ((74ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_2, 0, sizeof(fib_2));
+	fib_2.family = AF_INET6;
+	fib_2.src[0] = ld32(ipv6->src);
+	fib_2.src[1] = ld32(ipv6->src + 4);
+	fib_2.src[2] = ld32(ipv6->src + 8);
+	fib_2.src[3] = ld32(ipv6->src + 12);
+	fib_2.dst[0] = ld32(ipv6->dst);
+	fib_2.dst[1] = ld32(ipv6->dst + 4);
+	fib_2.dst[2] = ld32(ipv6->dst + 8);
+	fib_2.dst[3] = ld32(ipv6->dst + 12);
+	if (fr_route(skb, &fib_2, 40ULL + payload_len_2, &hop_2))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, fr_unusable(&hop_2, reason_ipip_in_no_route));
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len_2, &hop_2, &fib_2);
 }
 
 static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -6554,49 +6340,43 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 
 static __always_inline int ipip_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
 						      __u64 inner_options_end, __u64 inner_end,
-						      struct val_peers *p, struct val_own *own)
+						      struct val_peers *p)
 {
 	struct fr_hop hop_3;
 	struct bpf_fib_lookup fib_3;
 	struct hdr_ipv4_any *ipv4_any = data + 54;
 
-	/* when: own */
-	if (!fr_has(own)) { /* rule */
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-		if (be8(&ipv4_any->ttl) <= 1)
-			return fr_up(skb, reason_ipip_in_hop_limit);
-		if (!fr_unicast_v4(ld32(ipv4_any->src)))
-			return fr_up(skb, reason_ipip_in_martian_source);
-		if (fr_multicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_ipip_in_multicast);
-		if (!fr_unicast_v4(ld32(ipv4_any->dst)))
-			return fr_up(skb, reason_ipip_in_martian_destination);
-		__u64 payload_len = inner_end - inner_options_end;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 ||
-		      ((partial >> 16) >= inner_options_end &&
-		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
-			return fr_up(skb, reason_ipip_in_partial_checksum);
-		__builtin_memset(&fib_3, 0, sizeof(fib_3));
-		fib_3.family = AF_INET;
-		fib_3.src[0] = ld32(ipv4_any->src);
-		fib_3.dst[0] = ld32(ipv4_any->dst);
-		if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffcaULL + payload_len),
-			     &hop_3))
-			return fr_up(skb, reason_ipip_in_too_big);
-		if (unlikely(!fr_usable(&hop_3)))
-			return fr_up(skb, fr_unusable(&hop_3, reason_ipip_in_no_route));
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_ipip_in_gso_packet);
+	if (be8(&ipv4_any->ttl) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4_any->src)))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast_v4(ld32(ipv4_any->dst)))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_3, 0, sizeof(fib_3));
+	fib_3.family = AF_INET;
+	fib_3.src[0] = ld32(ipv4_any->src);
+	fib_3.dst[0] = ld32(ipv4_any->dst);
+	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffcaULL + payload_len),
+		     &hop_3))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_3)))
+		return fr_up(skb, fr_unusable(&hop_3, reason_ipip_in_no_route));
 
-		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-		fr_shared_add(p->packets, 1);
-		return ipip_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len,
-							 &hop_3, &fib_3);
-	}
-
-	/* ipip_in: { */
-	return fr_up(skb, reason_ipip_in_no_rule);
+	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
+						 &fib_3);
 }
 
 static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -6658,9 +6438,9 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		return fr_drop(skb->len, reason_ipip_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - inner_options_end;
@@ -6672,13 +6452,11 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return ipip_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
 
-	return ipip_in_ipv6_ipv4_any_rest(skb, data, inner_options_end, inner_end, p, own);
+	return ipip_in_ipv6_ipv4_any_rest(skb, data, inner_options_end, inner_end, p);
 }
 
 static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -6771,50 +6549,11 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int ipip_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data,
-						  __u64 inner_end, struct val_peers *p)
-{
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
-	struct hdr_ipv6 *ipv6 = data + 54;
-
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
-	if (be8(&ipv6->hop_limit) <= 1)
-		return fr_up(skb, reason_ipip_in_hop_limit);
-	if (!fr_unicast(ipv6->src))
-		return fr_up(skb, reason_ipip_in_martian_source);
-	if (fr_multicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_multicast);
-	if (!fr_unicast(ipv6->dst))
-		return fr_up(skb, reason_ipip_in_martian_destination);
-	__u64 payload_len = inner_end - 94;
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 ||
-	      ((partial >> 16) >= 94 && (partial & 0xffff) < ((94ULL + payload_len) - 1))))
-		return fr_up(skb, reason_ipip_in_partial_checksum);
-	__builtin_memset(&fib_4, 0, sizeof(fib_4));
-	fib_4.family = AF_INET6;
-	fib_4.src[0] = ld32(ipv6->src);
-	fib_4.src[1] = ld32(ipv6->src + 4);
-	fib_4.src[2] = ld32(ipv6->src + 8);
-	fib_4.src[3] = ld32(ipv6->src + 12);
-	fib_4.dst[0] = ld32(ipv6->dst);
-	fib_4.dst[1] = ld32(ipv6->dst + 4);
-	fib_4.dst[2] = ld32(ipv6->dst + 8);
-	fib_4.dst[3] = ld32(ipv6->dst + 12);
-	if (fr_route(skb, &fib_4, 40ULL + payload_len, &hop_4))
-		return fr_up(skb, reason_ipip_in_too_big);
-	if (unlikely(!fr_usable(&hop_4)))
-		return fr_up(skb, fr_unusable(&hop_4, reason_ipip_in_no_route));
-
-	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
-	fr_shared_add(p->packets, 1);
-	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
-}
-
 static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 					     const struct fr_lease *lease, __u64 outer_end)
 {
+	struct fr_hop hop_4;
+	struct bpf_fib_lookup fib_4;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 54;
 
@@ -6856,9 +6595,9 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_drop(skb->len, reason_ipip_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_ipip_in_gso_packet);
 		__u64 payload_len = inner_end - 94;
@@ -6869,20 +6608,40 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return ipip_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
-	if (!fr_has(own)) { /* rule */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_ipip_in_gso_packet);
-
-		return ipip_in_ipv6_ipv6_rest(skb, data, inner_end, p);
-	}
-
-	/* ipip_in: { */
-	return fr_up(skb, reason_ipip_in_no_rule);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_ipip_in_gso_packet);
+	if (be8(&ipv6_2->hop_limit) <= 1)
+		return fr_up(skb, reason_ipip_in_hop_limit);
+	if (!fr_unicast(ipv6_2->src))
+		return fr_up(skb, reason_ipip_in_martian_source);
+	if (fr_multicast(ipv6_2->dst))
+		return fr_up(skb, reason_ipip_in_multicast);
+	if (!fr_unicast(ipv6_2->dst))
+		return fr_up(skb, reason_ipip_in_martian_destination);
+	__u64 payload_len_2 = inner_end - 94;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 ||
+	      ((partial_2 >> 16) >= 94 && (partial_2 & 0xffff) < ((94ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_ipip_in_partial_checksum);
+	__builtin_memset(&fib_4, 0, sizeof(fib_4));
+	fib_4.family = AF_INET6;
+	fib_4.src[0] = ld32(ipv6_2->src);
+	fib_4.src[1] = ld32(ipv6_2->src + 4);
+	fib_4.src[2] = ld32(ipv6_2->src + 8);
+	fib_4.src[3] = ld32(ipv6_2->src + 12);
+	fib_4.dst[0] = ld32(ipv6_2->dst);
+	fib_4.dst[1] = ld32(ipv6_2->dst + 4);
+	fib_4.dst[2] = ld32(ipv6_2->dst + 8);
+	fib_4.dst[3] = ld32(ipv6_2->dst + 12);
+	if (fr_route(skb, &fib_4, 40ULL + payload_len_2, &hop_4))
+		return fr_up(skb, reason_ipip_in_too_big);
+	if (unlikely(!fr_usable(&hop_4)))
+		return fr_up(skb, fr_unusable(&hop_4, reason_ipip_in_no_route));
+	fr_shared_add(p->packets, 1);
+	return ipip_in_ipv6_ipv6_send_2(skb, data, payload_len_2, &hop_4, &fib_4);
 }
 
 static __always_inline int ipip_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -6960,7 +6719,7 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
-	reason_fou_in_sent = 300, reason_fou_in_pass, reason_fou_in_inactive,
+	reason_fou_in_sent = 293, reason_fou_in_pass, reason_fou_in_inactive,
 	reason_fou_in_vlan_tag, reason_fou_in_other_host, reason_fou_in_link_broadcast,
 	reason_fou_in_link_multicast, reason_fou_in_truncated, reason_fou_in_ipv4_version,
 	reason_fou_in_ip_options, reason_fou_in_ipv4_reserved, reason_fou_in_fragment,
@@ -6973,9 +6732,9 @@ enum {
 	reason_fou_in_udp_checksum, reason_fou_in_partial_checksum, reason_fou_in_no_memory,
 	reason_fou_in_fault, reason_fou_in_hop_limit, reason_fou_in_too_big, reason_fou_in_no_route,
 	reason_fou_in_local, reason_fou_in_unreachable, reason_fou_in_blackhole,
-	reason_fou_in_prohibit, reason_fou_in_xfrm, reason_fou_in_rule, reason_fou_in_no_rule,
-	reason_fou_in_ipv6_version, reason_fou_in_mapped_address, reason_fou_in_ipv6_payload_length,
-	reason_fou_in_not_inner, reason_fou_in_not_outer,
+	reason_fou_in_prohibit, reason_fou_in_xfrm, reason_fou_in_rule, reason_fou_in_ipv6_version,
+	reason_fou_in_mapped_address, reason_fou_in_ipv6_payload_length, reason_fou_in_not_inner,
+	reason_fou_in_not_outer,
 };
 
 static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *data_end,
@@ -7048,10 +6807,9 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_rule_send(struct __sk_buff *skb, void *data,
-							  __u64 inner_options_end,
-							  __u64 payload_len, struct fr_hop *hop_1,
-							  struct bpf_fib_lookup *fib_1)
+static __always_inline int
+fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_options_end,
+			    __u64 payload_len, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -7100,7 +6858,7 @@ static __always_inline int fou_in_ipv4_ipv4_any_rule_send(struct __sk_buff *skb,
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void *data,
+static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data,
 						     __u64 udp_end, __u64 inner_options_end,
 						     __u64 inner_end, struct val_peers *p)
 {
@@ -7110,7 +6868,7 @@ static __always_inline int fou_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7146,21 +6904,8 @@ static __always_inline int fou_in_ipv4_ipv4_any_rule(struct __sk_buff *skb, void
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv4_ipv4_any_rule_send(skb, data, inner_options_end, payload_len, &hop_1,
-					      &fib_1);
-}
-
-static __always_inline int
-fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
-			  __u64 inner_end, struct val_peers *p, struct val_own *own)
-{
-	/* when: own */
-	if (!fr_has(own))
-		return fou_in_ipv4_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
-						 p);
-
-	/* fou_in: { */
-	return fr_up(skb, reason_fou_in_no_rule);
+	return fou_in_ipv4_ipv4_any_send_2(skb, data, inner_options_end, payload_len, &hop_1,
+					   &fib_1);
 }
 
 static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -7230,9 +6975,9 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7251,13 +6996,11 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return fou_in_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len);
 	}
 
-	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
+	return fou_in_ipv4_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p);
 }
 
 static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void *data_end,
@@ -7326,9 +7069,9 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *skb, void *data,
-							   __u64 payload_len, struct fr_hop *hop_2,
-							   struct bpf_fib_lookup *fib_2)
+static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data,
+							__u64 payload_len, struct fr_hop *hop_2,
+							struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -7371,7 +7114,7 @@ static __always_inline int fou_in_ipv4_ipv6_rule_send_ipv6(struct __sk_buff *skb
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
 						 __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_2;
@@ -7380,7 +7123,7 @@ static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 42;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7420,19 +7163,7 @@ static __always_inline int fou_in_ipv4_ipv6_rule(struct __sk_buff *skb, void *da
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv4_ipv6_rule_send_ipv6(skb, data, payload_len, &hop_2, &fib_2);
-}
-
-static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						 __u64 inner_end, struct val_peers *p,
-						 struct val_own *own)
-{
-	/* when: own */
-	if (!fr_has(own))
-		return fou_in_ipv4_ipv6_rule(skb, data, udp_end, inner_end, p);
-
-	/* fou_in: { */
-	return fr_up(skb, reason_fou_in_no_rule);
+	return fou_in_ipv4_ipv6_send_ipv6_2(skb, data, payload_len, &hop_2, &fib_2);
 }
 
 static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -7487,9 +7218,9 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7507,13 +7238,11 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return fou_in_ipv4_ipv6_send_ipv6(skb, data, payload_len);
 	}
 
-	return fou_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p, own);
+	return fou_in_ipv4_ipv6_rest(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int fou_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -7588,9 +7317,10 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buff *skb, void *data,
-	__u64 inner_options_end, __u64 payload_len, struct fr_hop *hop_3,
-	struct bpf_fib_lookup *fib_3)
+static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *skb, void *data,
+							    __u64 inner_options_end,
+							    __u64 payload_len, struct fr_hop *hop_3,
+							    struct bpf_fib_lookup *fib_3)
 {
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -7640,7 +7370,7 @@ static __always_inline int fou_in_ipv6_ipv4_any_rule_send_ipv4(struct __sk_buff 
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void *data,
+static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data,
 						     __u64 udp_end, __u64 inner_options_end,
 						     __u64 inner_end, struct val_peers *p)
 {
@@ -7650,7 +7380,7 @@ static __always_inline int fou_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7688,21 +7418,8 @@ static __always_inline int fou_in_ipv6_ipv4_any_rule(struct __sk_buff *skb, void
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv6_ipv4_any_rule_send_ipv4(skb, data, inner_options_end, payload_len,
-						   &hop_3, &fib_3);
-}
-
-static __always_inline int
-fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64 inner_options_end,
-			  __u64 inner_end, struct val_peers *p, struct val_own *own)
-{
-	/* when: own */
-	if (!fr_has(own))
-		return fou_in_ipv6_ipv4_any_rule(skb, data, udp_end, inner_options_end, inner_end,
-						 p);
-
-	/* fou_in: { */
-	return fr_up(skb, reason_fou_in_no_rule);
+	return fou_in_ipv6_ipv4_any_send_ipv4_2(skb, data, inner_options_end, payload_len, &hop_3,
+						&fib_3);
 }
 
 static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
@@ -7774,9 +7491,9 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7797,13 +7514,11 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return fou_in_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len);
 	}
 
-	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p, own);
+	return fou_in_ipv6_ipv4_any_rest(skb, data, udp_end, inner_options_end, inner_end, p);
 }
 
 static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *data,
@@ -7851,9 +7566,9 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int fou_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, void *data,
-						      __u64 payload_len, struct fr_hop *hop_4,
-						      struct bpf_fib_lookup *fib_4)
+static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data,
+						   __u64 payload_len, struct fr_hop *hop_4,
+						   struct bpf_fib_lookup *fib_4)
 {
 	struct hdr_ipv6 *ipv6 = data + 62;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
@@ -7896,7 +7611,7 @@ static __always_inline int fou_in_ipv6_ipv6_rule_send(struct __sk_buff *skb, voi
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int fou_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *data, __u64 udp_end,
+static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
 						 __u64 inner_end, struct val_peers *p)
 {
 	struct fr_hop hop_4;
@@ -7905,7 +7620,7 @@ static __always_inline int fou_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 62;
 
-	/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: via: "rou... */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -7947,19 +7662,7 @@ static __always_inline int fou_in_ipv6_ipv6_rule(struct __sk_buff *skb, void *da
 
 	/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 	fr_shared_add(p->packets, 1);
-	return fou_in_ipv6_ipv6_rule_send(skb, data, payload_len, &hop_4, &fib_4);
-}
-
-static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-						 __u64 inner_end, struct val_peers *p,
-						 struct val_own *own)
-{
-	/* when: own */
-	if (!fr_has(own))
-		return fou_in_ipv6_ipv6_rule(skb, data, udp_end, inner_end, p);
-
-	/* fou_in: { */
-	return fr_up(skb, reason_fou_in_no_rule);
+	return fou_in_ipv6_ipv6_send_2(skb, data, payload_len, &hop_4, &fib_4);
 }
 
 static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -8014,9 +7717,9 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		return fr_drop(skb->len, reason_fou_in_ecn);
 	}
 
-	/* when: own */
+	/* for end in [{when: "own", do: [{count: "own.packets"}, "pass"]}, {do: [{send: via: ... */
 	if (fr_has(own)) { /* rule */
-		/* }, for a in end {a}] */
+		/* }, for a in end.do {a}] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_fou_in_gso_packet);
 
@@ -8037,13 +7740,11 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 
 		/* do: [{count: "p.packets"}, {set: "inner.ecn": marks}, for h in back { */
 		fr_shared_add(p->packets, 1);
-
-		/* for own, end in {"own": [{count: "own.packets"}, "pass"], "!own": [{send: v... */
 		fr_shared_add(own->packets, 1);
 		return fou_in_ipv6_ipv6_send(skb, data, payload_len);
 	}
 
-	return fou_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p, own);
+	return fou_in_ipv6_ipv6_rest(skb, data, udp_end, inner_end, p);
 }
 
 static __always_inline int fou_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,

@@ -168,7 +168,6 @@ const (
 	VxlanOutXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	VxlanOutRule
-	VxlanOutNoRule            // no rule applies
 	VxlanOutIPv6Version       // ipv6.version is not 6
 	VxlanOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	VxlanOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -232,7 +231,6 @@ const (
 	GeneveOutXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	GeneveOutRule
-	GeneveOutNoRule            // no rule applies
 	GeneveOutIPv6Version       // ipv6.version is not 6
 	GeneveOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	GeneveOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -294,7 +292,6 @@ const (
 	IpipOutXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	IpipOutRule
-	IpipOutNoRule            // no rule applies
 	IpipOutIPv6Version       // ipv6.version is not 6
 	IpipOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	IpipOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -357,7 +354,6 @@ const (
 	FouOutXfrm        // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	FouOutRule
-	FouOutNoRule            // no rule applies
 	FouOutIPv6Version       // ipv6.version is not 6
 	FouOutMappedAddress     // an IPv4-mapped address in an IPv6 header
 	FouOutIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -433,7 +429,6 @@ const (
 	VxlanInXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	VxlanInRule
-	VxlanInNoRule            // no rule applies
 	VxlanInIPv6Version       // ipv6.version is not 6
 	VxlanInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	VxlanInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -514,7 +509,6 @@ const (
 	GeneveInXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	GeneveInRule
-	GeneveInNoRule            // no rule applies
 	GeneveInIPv6Version       // ipv6.version is not 6
 	GeneveInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	GeneveInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -583,7 +577,6 @@ const (
 	IpipInXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	IpipInRule
-	IpipInNoRule            // no rule applies
 	IpipInIPv6Version       // ipv6.version is not 6
 	IpipInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	IpipInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -656,7 +649,6 @@ const (
 	FouInXfrm               // an xfrm (IPsec) policy is for the packet
 	// a routing rule asks for a protocol or ports that aren't known when the next hop is found
 	FouInRule
-	FouInNoRule            // no rule applies
 	FouInIPv6Version       // ipv6.version is not 6
 	FouInMappedAddress     // an IPv4-mapped address in an IPv6 header
 	FouInIPv6PayloadLength // ipv6.payload_length disagrees with the packet
@@ -992,14 +984,13 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 37, Reasons: []abi.Reason{
+		{Name: "geneve_out", Hook: abi.HookIngress, L2: true, Base: 36, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1040,14 +1031,13 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 74, Reasons: []abi.Reason{
+		{Name: "ipip_out", Hook: abi.HookIngress, L2: true, Base: 72, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1087,14 +1077,13 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 111, Reasons: []abi.Reason{
+		{Name: "fou_out", Hook: abi.HookIngress, L2: true, Base: 108, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1135,14 +1124,13 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
 				Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 		}},
-		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 148, Reasons: []abi.Reason{
+		{Name: "vxlan_in", Hook: abi.HookIngress, L2: true, Base: 144, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1196,7 +1184,6 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
@@ -1204,7 +1191,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 200, Reasons: []abi.Reason{
+		{Name: "geneve_in", Hook: abi.HookIngress, L2: true, Base: 195, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1262,7 +1249,6 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
@@ -1270,7 +1256,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 256, Reasons: []abi.Reason{
+		{Name: "ipip_in", Hook: abi.HookIngress, L2: true, Base: 250, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1316,7 +1302,6 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
@@ -1324,7 +1309,7 @@ var desc = abi.Desc{
 			{Name: "not_inner", Kind: abi.ReasonPunted, Doc: "no inner header here"},
 			{Name: "not_outer", Kind: abi.ReasonPunted, Doc: "no outer header here"},
 		}},
-		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 300, Reasons: []abi.Reason{
+		{Name: "fou_in", Hook: abi.HookIngress, L2: true, Base: 293, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
 			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
 			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
@@ -1374,7 +1359,6 @@ var desc = abi.Desc{
 			{Name: "xfrm", Kind: abi.ReasonPunted, Doc: "an xfrm (IPsec) policy is for the packet"},
 			{Name: "rule", Kind: abi.ReasonPunted,
 				Doc: "a routing rule asks for a protocol or ports that aren't known when the next hop is found"},
-			{Name: "no_rule", Kind: abi.ReasonPunted, Doc: "no rule applies"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted,
