@@ -50,35 +50,39 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 		}
 		return nil
 	}
-	number := func(e ir.Expr) (uint64, bool) {
+	var numbers func(ir.Expr) []uint64 // that it may be
+	numbers = func(e ir.Expr) []uint64 {
 		switch e := e.(type) {
 		case *ir.Const:
-			return e.V, true
+			return []uint64{e.V}
+		case *ir.Pick:
+			return append(numbers(e.Then), numbers(e.Else)...)
 		case *ir.SettingRef:
 			if e.Setting.Type.Kind == ir.Uint {
 				var v uint64
 				for i, b := range settings(e.Setting) {
 					v |= uint64(b) << (8 * i)
 				}
-				return v, true
+				return []uint64{v}
 			}
 		}
-		return 0, false
+		return nil
 	}
 	compare := func(e *ir.Bin) {
 		for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
-			v, ok := number(side[1])
 			f := field(unmasked(side[0]))
-			if !ok || f == "" {
+			if f == "" {
 				continue
 			}
-			switch e.Op { // what a packet has to be counts more than where a range ends
-			case ir.Eq:
-				h.ints[f] = append(h.ints[f], v, v, v, v, v, v)
-			case ir.Ne:
-				h.ints[f] = append(h.ints[f], v, v-1, v+1, v+2)
-			case ir.Lt, ir.Le, ir.Gt, ir.Ge:
-				h.ints[f] = append(h.ints[f], v, v, v-1, v+1)
+			for _, v := range numbers(side[1]) {
+				switch e.Op { // what a packet has to be counts more than where a range ends
+				case ir.Eq:
+					h.ints[f] = append(h.ints[f], v, v, v, v, v, v)
+				case ir.Ne:
+					h.ints[f] = append(h.ints[f], v, v-1, v+1, v+2)
+				case ir.Lt, ir.Le, ir.Gt, ir.Ge:
+					h.ints[f] = append(h.ints[f], v, v, v-1, v+1)
+				}
 			}
 		}
 	}
@@ -91,9 +95,7 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 		case *ir.ReadVarint:
 			read[s.Value] = anyVarint
 		case *ir.FindElement:
-			if id, ok := number(s.ID); ok {
-				h.elements = append(h.elements, id)
-			}
+			h.elements = append(h.elements, numbers(s.ID)...)
 		case *ir.Guard, *ir.If:
 		default: // what checks compare with counts, not what a rewrite does
 			continue

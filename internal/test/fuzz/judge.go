@@ -88,9 +88,11 @@ func wrongInside(came, left []byte) bool {
 
 // ipEnd finds the end of the outermost IP header in a frame; without one, the frame's.
 func ipEnd(frame []byte) int {
+	end := 0 // the payload says nothing: it ends where padding begins
 	for _, l := range gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.NoCopy).Layers() {
-		if ip, ok := l.(gopacket.NetworkLayer); ok {
-			return len(frame) - len(ip.LayerPayload())
+		end += len(l.LayerContents())
+		if _, ok := l.(gopacket.NetworkLayer); ok {
+			return end
 		}
 	}
 	return len(frame)
