@@ -8,7 +8,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 27
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
@@ -41,16 +41,8 @@ struct hdr_udp {
 	__be16 checksum;
 } __attribute__((packed));
 
-struct hdr_tcp {
-	__be16 src_port;
-	__be16 dst_port;
-	__be32 seq;
-	__be32 ack;
-	__u8 data_offset_reserved;
-	__u8 cwr_to_fin;
-	__be16 window;
-	__be16 checksum;
-	__be16 urgent;
+struct hdr_record {
+	__u8 size;
 } __attribute__((packed));
 
 struct hdr_mark {
@@ -59,140 +51,85 @@ struct hdr_mark {
 
 /*
  * prog_mark: tc/ingress
- *	eth ipv4 udp ipv4 tcp
+ *	eth ipv4 udp record
  */
 
 /* What packets are counted by: indices of fr_reasons. */
 enum {
 	reason_mark_sent, reason_mark_pass, reason_mark_inactive, reason_mark_vlan_tag,
 	reason_mark_other_host, reason_mark_link_broadcast, reason_mark_link_multicast,
-	reason_mark_truncated, reason_mark_not_outer, reason_mark_ipv4_version,
+	reason_mark_truncated, reason_mark_not_ipv4, reason_mark_ipv4_version,
 	reason_mark_ip_options, reason_mark_ipv4_reserved, reason_mark_fragment,
 	reason_mark_ipv4_total_length, reason_mark_ipv4_checksum, reason_mark_martian_source,
 	reason_mark_multicast, reason_mark_martian_destination, reason_mark_not_udp,
-	reason_mark_udp_length, reason_mark_gso_packet, reason_mark_not_tcp,
-	reason_mark_tcp_data_offset, reason_mark_tcp_options, reason_mark_length,
-	reason_mark_partial_checksum, reason_mark_padding, reason_mark_no_memory, reason_mark_fault,
+	reason_mark_udp_length, reason_mark_gso_packet, reason_mark_not_record,
+	reason_mark_record_data, reason_mark_length, reason_mark_partial_checksum,
+	reason_mark_no_memory, reason_mark_fault,
 };
 
-static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u64 udp_end,
-					 __u64 inner_end, __u64 tcp_options_size,
-					 __u64 tcp_options_end, __u64 payload_len, __u64 partial)
+static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u64 record_data_size,
+					 __u64 record_data_end, __u64 payload_len, __u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_tcp *tcp = data + 62;
-	struct hdr_ipv4 *ipv4_2 = data + 42;
+	struct hdr_record *record = data + 42;
 	__u32 len = skb->len;
-	const __u32 headers_len = 42, new_headers_len = 45, tcp_checksum_at = 78,
-		udp_checksum_at = 40, tcp_new_checksum_at = 81;
+	const __u32 headers_len = 42, new_headers_len = 45, udp_checksum_at = 40;
 	__be32 eth_dst = ld32(eth->dst);
 	__be16 eth_dst_2 = ld16(eth->dst + 4);
 	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
 	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
-	__be16 ipv4_total_length = bpf_htons(payload_len + ((tcp_options_end + 3) - 14));
+	__be16 ipv4_total_length = bpf_htons(payload_len + ((record_data_end + 3) - 14));
 	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
 	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
 	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
-	__be16 udp_length = bpf_htons(payload_len + ((tcp_options_end + 3) - 34));
-
-	/* tcp.checksum */
-	__u64 region_sum = fr_sum64(skb, 82, tcp_options_size);
-	__u64 region_sum_2 = fr_sum64(skb, 82, tcp_options_size);
-	__be32 old_tcp_src_port = ld32(&tcp->src_port);
-	__be32 old_tcp_seq = ld32(&tcp->seq);
-	__be32 old_tcp_ack = ld32(&tcp->ack);
-	__be32 old_tcp_data_offset_reserved_cwr_ece_urg_ack_flag_psh_rst_syn_fin =
-		ld32(&tcp->data_offset_reserved);
-	__be16 old_tcp_urgent = ld16(&tcp->urgent);
-	__be32 old_ipv4_src = ld32(ipv4_2->src);
-	__be32 old_ipv4_dst = ld32(ipv4_2->dst);
-	__u64 tcp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(inner_end - 62) +
-		0x600;
-	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
-					  tcp_old_pseudo, (__u64)region_sum + old_tcp_src_port +
-					  old_tcp_seq + old_tcp_ack +
-		old_tcp_data_offset_reserved_cwr_ece_urg_ack_flag_psh_rst_syn_fin + old_tcp_urgent);
-	/* bpf_l4_csum_replace takes even offsets only */
-	if (unlikely(tcp_csum.partial) && !fr_facts)
-		return fr_up(skb, reason_mark_no_memory);
-	__u64 tcp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst +
-		bpf_htonl(payload_len + ((tcp_options_end + 3) - 65)) + 0x600;
-	tcp_csum.new_pseudo = tcp_new_pseudo;
-	__u16 tcp_payload = fr_fold(tcp_csum.rest);
-	if ((((tcp_options_end - 62) ^ ((tcp_options_end + 3) - 65)) & 1) != 0)
-		tcp_payload = __builtin_bswap16(tcp_payload);
-	tcp_csum.new = fr_checksum(tcp_payload + (__u64)region_sum_2 + old_tcp_src_port +
-				   old_tcp_seq + old_tcp_ack +
-		old_tcp_data_offset_reserved_cwr_ece_urg_ack_flag_psh_rst_syn_fin + old_tcp_urgent +
-		tcp_new_pseudo);
+	__be16 udp_length = bpf_htons(payload_len + ((record_data_end + 3) - 34));
 
 	/* udp.checksum */
-	__u64 region_sum_3 = fr_sum64(skb, 82, tcp_options_size);
-	__u64 region_sum_4 = fr_sum64(skb, 82, tcp_options_size);
-	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + (payload_len + (tcp_options_end - 42)),
-					 udp_end, ((inner_end - 34) & 1) != 0);
+	__u64 region_sum = fr_sum64(skb, 43, record_data_size);
+	__u64 region_sum_2 = fr_sum64(skb, 43, record_data_size);
 	__be16 old_udp_length = ld16(&udp->length);
-	__be32 old_ipv4_src_2 = ld32(ipv4->src);
-	__be32 old_ipv4_dst_2 = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length + 0x1100;
+	__u8 old_record_size = ld8(&record->size);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
-					  old_udp_length + ld32(&ipv4_2->version_ihl) +
-					  ld32(&ipv4_2->id) + ld32(&ipv4_2->ttl) + old_ipv4_src +
-					  old_ipv4_dst + region_sum_3 + old_tcp_src_port +
-					  old_tcp_seq + old_tcp_ack +
-		old_tcp_data_offset_reserved_cwr_ece_urg_ack_flag_psh_rst_syn_fin +
-		ld16(&tcp->checksum) + old_tcp_urgent + udp_cut_off);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + udp_length + 0x1100;
+					  old_udp_length + ((__u64)region_sum << 8) +
+					  old_record_size);
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
-	if ((((tcp_options_end - 34) ^ ((tcp_options_end + 3) - 34)) & 1) != 0)
+	if ((((record_data_end - 34) ^ ((record_data_end + 3) - 34)) & 1) != 0)
 		udp_payload = __builtin_bswap16(udp_payload);
-	udp_csum.new =
-		fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port + udp_length +
-				  ((__u64)ld16(&ipv4_2->version_ihl) << 8) +
-				  ((__u64)ld16(&ipv4_2->total_length) << 8) +
-				  ((__u64)ld16(&ipv4_2->id) << 8) +
-				  ((__u64)ld16(ipv4_2->reserved_to_fragment_offset) << 8) +
-				  ((__u64)ld16(&ipv4_2->ttl) << 8) +
-				  ((__u64)ld16(&ipv4_2->checksum) << 8) +
-				  ((__u64)old_ipv4_src << 8) + ((__u64)old_ipv4_dst << 8) +
-				  ((__u64)region_sum_4 << 8) + ((__u64)ld16(&tcp->src_port) << 8) +
-				  ((__u64)ld16(&tcp->dst_port) << 8) + ((__u64)old_tcp_seq << 8) +
-				  ((__u64)old_tcp_ack << 8) +
-				  ((__u64)ld16(&tcp->data_offset_reserved) << 8) +
-				  ((__u64)ld16(&tcp->window) << 8) + ((__u64)tcp_csum.new << 8) +
-				  ((__u64)old_tcp_urgent << 8) + udp_new_pseudo + 0x204);
+	udp_csum.new = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+					 udp_length + region_sum_2 + ((__u64)old_record_size << 8) +
+					 udp_new_pseudo + 0x204);
 	if (!udp_csum.old) /* no checksum came, none leaves */
 		udp_csum.new = 0;
 
-	/* outer.checksum */
-	__be16 outer_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
-					    ld16(&ipv4->total_length) + ipv4_total_length);
+	/* ipv4.checksum */
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
+					   ld16(&ipv4->total_length) + ipv4_total_length);
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + (tcp_options_end - 42),
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + (record_data_end - 42),
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_mark_fault, reason_mark_no_memory);
-	if (unlikely(data + 83 > (void *)(long)skb->data_end))
-		return fr_drop(len, reason_mark_fault);
 
 	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		if (!udp_csum.partial && 1)
 			csum = fr_complete_shifted(csum);
-		csum = fr_complete_without(skb, csum, ETH_HLEN, 64);
-		csum = fr_complete_without(skb, csum, 78, 5);
+		csum = fr_complete_without(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 	}
 
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_mark *new_mark = data + 42;
-	struct hdr_tcp *new_tcp = data + 65;
 
 	st32(new_eth->dst, eth_dst);
 	st16(new_eth->dst + 4, eth_dst_2);
@@ -206,104 +143,67 @@ static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u6
 	st16(&new_udp->length, udp_length);
 	st8(new_mark->id, 1);
 	st16(new_mark->id + 1, bpf_htons(0x203));
-	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
-	st16(&new_ipv4->checksum, outer_checksum);
-	if (fr_finish(skb, tcp_new_checksum_at, &tcp_csum, 0))
-		return fr_drop(len, reason_mark_fault);
+	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_mark_fault);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 78, 5);
-		fr_complete(skb, csum, ETH_HLEN, 64);
-	}
+	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
 	fr_count(reason_mark_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
 static __always_inline int mark_udp(struct __sk_buff *skb, void *data, void *data_end,
-				    __u64 outer_end)
+				    __u64 ipv4_end)
 {
-	void *at_tcp_options_end;
+	void *at_record_data_end;
 	struct hdr_udp *udp = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 42;
-	struct hdr_tcp *tcp = data + 62;
+	struct hdr_record *record = data + 42;
 
 	if ((void *)(udp + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
-	if (42ULL > outer_end)
+	if (42ULL > ipv4_end)
 		return fr_up(skb, reason_mark_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_mark_udp_length);
 	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == outer_end || skb->gso_size == 0))
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
 		return fr_up(skb, reason_mark_gso_packet);
-	if (udp_end != outer_end)
+	if (udp_end != ipv4_end)
 		return fr_up(skb, reason_mark_udp_length);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (62ULL > udp_end)
-		return fr_up(skb, reason_mark_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_mark_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_mark_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_mark_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_mark_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_mark_ipv4_total_length);
-	__u64 inner_end = 42ULL + be16(&ipv4->total_length);
-	if (inner_end > udp_end)
-		return fr_up(skb, reason_mark_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_mark_ipv4_checksum);
 
-	/* stack: ["eth", {outer: "ipv4"}, "udp", {inner: "ipv4"}, "tcp"] */
-	if (be8(&ipv4->protocol) != 6)
-		return fr_up(skb, reason_mark_not_tcp);
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (82ULL > inner_end)
-		return fr_up(skb, reason_mark_truncated);
-	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
-		return fr_up(skb, reason_mark_tcp_data_offset);
-	__u64 tcp_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
-	if (tcp_options_size > 40)
-		return fr_up(skb, reason_mark_tcp_options);
-	__u64 tcp_options_end = fr_forget(skb, 82ULL + tcp_options_size);
-	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0x7f));
-	if (at_tcp_options_end > data_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (tcp_options_end > inner_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (tcp_options_end - 62))
-		return fr_up(skb, reason_mark_tcp_data_offset);
+	/* stack: ["eth", "ipv4", "udp", "record"] */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_mark_not_record);
 
-	/* hook: "tc/ingress" */
-	if (!(skb->gso_size == 0 || fr_encapsulated(skb)))
-		return fr_up(skb, reason_mark_gso_packet);
-
-	/* do: [{push: {mark: id: 0x010203, before: "inner"}}, "pass"] */
+	/* record: {after: udp: dst_port: 7000, fields: [{name: "size", bits: 8}, {name: "data... */
+	if ((void *)(record + 1) > data_end)
+		return fr_up(skb, reason_mark_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_mark_truncated);
+	__u64 record_data_size = be8(&record->size);
+	if (record_data_size > 40)
+		return fr_up(skb, reason_mark_record_data);
+	__u64 record_data_end = fr_forget(skb, 43ULL + record_data_size);
+	at_record_data_end = fr_pin(data + fr_bound(record_data_end, 0x7f));
+	if (at_record_data_end > data_end)
+		return fr_up(skb, reason_mark_truncated);
+	if (record_data_end > udp_end)
+		return fr_up(skb, reason_mark_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_mark_gso_packet);
-	__u64 payload_len = inner_end - tcp_options_end;
-	if ((payload_len + ((tcp_options_end + 3) - 14)) > 0xffff ||
-	    (payload_len + ((tcp_options_end + 3) - 34)) > 0xffff)
+
+	/* do: [{push: {mark: id: 0x010203, before: "record"}}, "pass"] */
+	__u64 payload_len = udp_end - record_data_end;
+	if ((payload_len + ((record_data_end + 3) - 14)) > 0xffff ||
+	    (payload_len + ((record_data_end + 3) - 34)) > 0xffff)
 		return fr_up(skb, reason_mark_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || partial == 0x3e004e ||
-	      ((partial >> 16) >= tcp_options_end &&
-	       (partial & 0xffff) < ((tcp_options_end + payload_len) - 1))))
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= record_data_end &&
+	       (partial & 0xffff) < ((record_data_end + payload_len) - 1))))
 		return fr_up(skb, reason_mark_partial_checksum);
-	if ((udp_end - inner_end) > 64)
-		return fr_up(skb, reason_mark_padding);
-	return mark_udp_send(skb, data, udp_end, inner_end, tcp_options_size, tcp_options_end,
-			     payload_len, partial);
+	return mark_udp_send(skb, data, record_data_size, record_data_end, payload_len, partial);
 }
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)
@@ -311,7 +211,7 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 
-	fr_pull(skb, 122);
+	fr_pull(skb, 83);
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
@@ -334,9 +234,9 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
 
-	/* stack: ["eth", {outer: "ipv4"}, "udp", {inner: "ipv4"}, "tcp"] */
+	/* stack: ["eth", "ipv4", "udp", "record"] */
 	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_mark_not_outer);
+		return fr_up(skb, reason_mark_not_ipv4);
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
@@ -350,8 +250,8 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 		return fr_up(skb, reason_mark_fragment);
 	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_mark_ipv4_total_length);
-	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
 		return fr_up(skb, reason_mark_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -366,5 +266,5 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_mark_not_udp);
 
-	return mark_udp(skb, data, data_end, outer_end);
+	return mark_udp(skb, data, data_end, ipv4_end);
 }
