@@ -68,15 +68,24 @@ func (f *follower) sync() error {
 	}
 	var errs []error
 	for addr := range now {
-		if !f.rows[addr] {
-			errs = append(errs, f.table.Put(addr, tunnelrelay.OwnRow{}))
+		if f.rows[addr] {
+			continue
 		}
+		if err := f.table.Put(addr, tunnelrelay.OwnRow{}); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f.rows[addr] = true
 	}
 	for addr := range f.rows {
-		if !now[addr] {
-			errs = append(errs, f.table.Delete(addr))
+		if now[addr] {
+			continue
 		}
+		if err := f.table.Delete(addr); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(f.rows, addr)
 	}
-	f.rows = now
 	return errors.Join(errs...)
 }
