@@ -71,17 +71,22 @@ func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 			s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
 		}
 	}
+	return s, w.freshPseudo(s, i, o, f, rw)
+}
+
+// freshPseudo gives the checksum of a header that is new its pseudo-header.
+func (w *rewriter) freshPseudo(s *ir.Sum, i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) bool {
 	for _, e := range f.Checksum.Pseudo {
 		t, ok := w.pseudoNow(e, i, o, rw)
 		if !ok {
 			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
 				"it has", o.h.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
-			return nil, false
+			return false
 		}
 		s.NewPseudo = append(s.NewPseudo, t)
 	}
-	return s, true
+	return true
 }
 
 func absentOver(f *spec.Field, parent *spec.Header) bool {

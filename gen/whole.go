@@ -71,17 +71,7 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Whole: &whole, Optional: true,
 		Pos: f.Name.Pos,
 	}
-	for _, e := range k.Pseudo {
-		t, ok := w.pseudoNow(e, i, o, rw)
-		if !ok {
-			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
-				"it has", o.h.Name.Value).
-				WithRelated(f.Name.Pos, "the checksum is declared here")
-			return nil, false
-		}
-		s.NewPseudo = append(s.NewPseudo, t)
-	}
-	return s, true
+	return s, w.freshPseudo(s, i, o, f, rw)
 }
 
 // sumOver is the checksum of a header that covers what follows it, or nil.
