@@ -56,6 +56,7 @@ type rewriter struct {
 	pos      diag.Pos
 	hdrs     []*outHeader
 	resized  bool // headers were taken out or put in
+	summed   int  // ir.Rewrite.Summed
 	popTag   bool
 	popInner bool
 	family   int
@@ -149,6 +150,9 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
 			w.verifyWhole(in, pl, zero, pos)
 		}
+	}
+	if w.summedUp(in) {
+		w.summed++
 	}
 	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
 	if in.h.Metadata == "vlan" && i == 1 && in.off.Base == nil {
@@ -467,7 +471,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	rw := &ir.Rewrite{
 		Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront,
-		Priority: w.priority, Mark: w.skbMark, Pos: pos,
+		Summed: w.summed, Priority: w.priority, Mark: w.skbMark, Pos: pos,
 	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	l2 := 0

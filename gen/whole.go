@@ -108,3 +108,10 @@ func (w *rewriter) verifyWhole(in *layer, pl *fieldRef, zero bool, pos diag.Pos)
 	}
 	w.guard(cond, w.wrongSum(in.h, pl.f), pos)
 }
+
+// summedUp reports whether a header is one whose checksum a device may have verified. What follows IP may be such a
+// transport header that the spec describes in its own way.
+func (w *rewriter) summedUp(in *layer) bool {
+	i := slices.Index(w.path, in)
+	return !isIP(in.h) && (sumOver(in.h) != nil || i > 0 && isIP(w.path[i-1].h))
+}

@@ -235,6 +235,13 @@ func (w *writer) goes() {
 			w.line("skb->%s = %s;", name, w.beside[name])
 		}
 	}
+	if rw.Summed > 0 {
+		w.line("")
+		w.line("/* What a device has verified may have been the checksum of a header that has gone. */")
+	}
+	for range rw.Summed {
+		w.line("bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);")
+	}
 	w.line("")
 	w.line("fr_count(%s, len);", w.prog.reasonName(w.fwd.Reason))
 	for _, r := range w.fwd.Usage {

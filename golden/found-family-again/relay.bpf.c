@@ -149,6 +149,9 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
 		return bpf_redirect(hop_1->ifindex, 0);
@@ -250,6 +253,9 @@ static __always_inline int unwrap_ipv4_ipv6_send(struct __sk_buff *skb, void *da
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
@@ -375,6 +381,9 @@ static __always_inline int unwrap_ipv6_ipv4_send(struct __sk_buff *skb, void *da
 	st128(new_ipv6->dst, ipv6_dst);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
 		return bpf_redirect(hop_2->ifindex, 0);
@@ -454,6 +463,9 @@ static __always_inline int unwrap_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ipv6_dst);
 	fr_complete_end(skb, csum, ETH_HLEN, 40);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)

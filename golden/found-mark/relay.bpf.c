@@ -109,6 +109,9 @@ static __always_inline int out_udp_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(&new_ipv4->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -194,6 +197,9 @@ static __always_inline int out_udp_ipv6_send_ipv6(struct __sk_buff *skb, void *d
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;

@@ -95,6 +95,9 @@ static __always_inline int unwrap_send(struct __sk_buff *skb, void *data, __u64 
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;
 }

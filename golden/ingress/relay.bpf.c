@@ -485,6 +485,9 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
 		return bpf_redirect(way->hop.hop.ifindex, 0);

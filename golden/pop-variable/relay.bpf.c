@@ -243,6 +243,9 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 		return fr_drop(len, reason_decapsulate_fault);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_decapsulate_sent, len);
 	if (direct)
 		return bpf_redirect(w->way.hop.ifindex, 0);

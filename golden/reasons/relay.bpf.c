@@ -659,6 +659,9 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	st16(new_eth->src + 4, eth_src_2);
 	st16(&new_eth->type, bpf_htons(0x800));
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;
 }

@@ -489,6 +489,9 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb,
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_leave_vxlan_sent, len);
 	if (direct)
 		return bpf_redirect(hop_1->ifindex, 0);
@@ -646,6 +649,9 @@ static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_leave_vxlan_sent, len);
 	if (direct)
@@ -831,6 +837,9 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff 
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_leave_vxlan_sent, len);
 	if (direct)
 		return bpf_redirect(hop_3->ifindex, 0);
@@ -969,6 +978,9 @@ static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, voi
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_leave_vxlan_sent, len);
 	if (direct)
@@ -1260,6 +1272,9 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_leave_geneve_sent, len);
 	if (direct)
 		return bpf_redirect(hop_1->ifindex, 0);
@@ -1430,6 +1445,9 @@ leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_leave_geneve_sent, len);
 	if (direct)
@@ -1621,6 +1639,9 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_leave_geneve_sent, len);
 	if (direct)
 		return bpf_redirect(hop_1->ifindex, 0);
@@ -1796,6 +1817,9 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_opti
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_leave_geneve_sent, len);
 	if (direct)
@@ -4324,6 +4348,9 @@ static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_leave_fou_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -4421,6 +4448,9 @@ static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_leave_fou_pass, len);
 	return TC_ACT_UNSPEC;
@@ -4537,6 +4567,9 @@ static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_leave_fou_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -4638,6 +4671,9 @@ static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_leave_fou_pass, len);
 	return TC_ACT_UNSPEC;

@@ -148,6 +148,9 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 	if r.Trim {
 		text += ", trim"
 	}
+	if r.Summed > 0 {
+		text += fmt.Sprintf(", checksums gone: %d", r.Summed)
+	}
 	w.line(r.Pos, "%s", text)
 	w.nested(func() {
 		if len(r.Parts) > 0 {

@@ -85,6 +85,7 @@ enum {
 	BPF_F_MARK_MANGLED_0 = 1 << 5,	    /* bpf_l4_csum_replace */
 	BPF_F_ADJ_ROOM_NO_CSUM_RESET = 1 << 5, /* bpf_skb_adjust_room */
 	BPF_ADJ_ROOM_MAC = 1,
+	BPF_CSUM_LEVEL_DEC = 2,
 };
 
 enum {
@@ -152,6 +153,7 @@ static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen
 			      __u32 flags) = (void *)69;
 static __u64 (*bpf_jiffies64)(void) = (void *)118;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
+static long (*bpf_csum_level)(struct __sk_buff *skb, __u64 level) = (void *)135;
 static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen,
 				  __u64 flags) = (void *)152;
 

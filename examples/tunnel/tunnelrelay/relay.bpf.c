@@ -3409,6 +3409,9 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -3457,6 +3460,9 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -3671,6 +3677,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -3713,6 +3722,9 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -3956,6 +3968,9 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -4005,6 +4020,9 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -4203,6 +4221,9 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_vxlan_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -4245,6 +4266,9 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_vxlan_in_sent, len);
 	if (direct)
@@ -4593,6 +4617,9 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -4650,6 +4677,9 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -4862,6 +4892,9 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -4912,6 +4945,9 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -5159,6 +5195,9 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -5215,6 +5254,9 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -5435,6 +5477,9 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_geneve_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -5485,6 +5530,9 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_geneve_in_sent, len);
 	if (direct)
@@ -6803,6 +6851,9 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_fou_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -6851,6 +6902,9 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_fou_in_sent, len);
 	if (direct)
@@ -7065,6 +7119,9 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_fou_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -7107,6 +7164,9 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_fou_in_sent, len);
 	if (direct)
@@ -7313,6 +7373,9 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_fou_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -7363,6 +7426,9 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 12);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_fou_in_sent, len);
 	if (direct)
@@ -7562,6 +7628,9 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	fr_complete_end(skb, csum, ETH_HLEN, 4);
 
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+
 	fr_count(reason_fou_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -7604,6 +7673,9 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, ETH_HLEN, 8);
+
+	/* What a device has verified may have been the checksum of a header that has gone. */
+	bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
 
 	fr_count(reason_fou_in_sent, len);
 	if (direct)

@@ -18,11 +18,18 @@ func (d *Dev) SetTxChecksum(on bool) error {
 // before.
 func (d *Dev) SetSegmentation(on bool) error {
 	var errs []error
-	for _, name := range []string{"tx-udp-segmentation", "tx-tcp-segmentation", "tx-tcp6-segmentation"} {
+	for _, name := range []string{
+		"tx-udp-segmentation", "tx-tcp-segmentation", "tx-tcp6-segmentation", "tx-tcp-ecn-segmentation",
+		"tx-tcp-mangleid-segmentation",
+	} {
 		errs = append(errs, d.setFeature(name, on))
 	}
 	return d.wrap("segmentation", errors.Join(errs...))
 }
+
+// SetGRO sets whether what the device receives is merged, and verified before. A veth's packets come so far only if the
+// other end sends no TCP segments to cut up (SetSegmentation).
+func (d *Dev) SetGRO(on bool) error { return d.wrap("GRO", d.setFeature("rx-gro", on)) }
 
 // setFeature switches one feature. It is no error if the kernel leaves it as it is because other features require that.
 func (d *Dev) setFeature(name string, on bool) error {

@@ -1,0 +1,178 @@
+//go:build linux
+
+package bpf_test
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// unwrap takes packets out of UDP, and out of a header after UDP, which stays.
+const unwrap = `
+name: "unwrap"
+headers: tun: fields: [{name: "id", bits: 32}]
+programs: {
+	pass: {
+		hook: "tc/ingress"
+		stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}]
+		when: "udp.dst_port == 5555"
+		do: [{pop: "udp"}, {pop: "outer"}, "pass"]
+	}
+	send: {
+		hook: "tc/ingress"
+		stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}]
+		when: "udp.dst_port == 5555"
+		do: [{pop: "udp"}, {pop: "outer"}, {send: via: "route"}]
+	}
+	shorten: {
+		hook: "tc/ingress"
+		stack: ["eth", "ip", "udp", "tun"]
+		when: "udp.dst_port == 5555"
+		do: [{pop: "tun"}, "pass"]
+	}
+}
+`
+
+// A device that has verified checksums says how many, from the outermost header on (CHECKSUM_UNNECESSARY). If one of
+// these headers goes, the next checksum isn't taken for verified: a packet that is wrong inside reaches no socket, of
+// this host or of the next one, unless the device has verified that one, too.
+func TestVerifiedOutside(t *testing.T) {
+	needs.Root(t)
+	u := compileText(t, "unwrap.cue", []byte(unwrap), nil)
+	for _, by := range []struct {
+		who      string
+		verified int // by the device; -1: by GRO
+	}{{"nobody", 0}, {"the device, outside", 1}, {"the device, both", 2}, {"GRO", -1}} {
+		for _, program := range []string{"pass", "send"} {
+			for _, outer := range []int{4, 6} {
+				for _, inner := range []int{4, 6} {
+					t.Run(fmt.Sprintf("verified by %s, %s, IPv%d in IPv%d", by.who, program, inner, outer),
+						func(t *testing.T) { verifiedOutside(t, u, by.verified, program, outer, inner) })
+				}
+			}
+		}
+	}
+}
+
+func verifiedOutside(t *testing.T, u *unit, verified int, program string, outer, inner int) {
+	line, err := testnet.Start(t).Line()
+	must(t, err)
+	if verified < 0 {
+		must(t, line.ClientDev.SetSegmentation(false), line.RelayIn.SetGRO(true))
+	}
+	must(t, line.Relay.SetForwarding(true))
+	before := levels(t, line.RelayIn, verified)
+	relay := loadRelay(t, u, line.Relay)
+	must(t, relay.Program(program).Attach("eth0"))
+	host, to := line.Relay, netip.AddrPortFrom(line.RelayInAddr.Of(inner), 7000)
+	if program == "send" {
+		host, to = line.Peer, netip.AddrPortFrom(line.PeerAddr.Of(inner), 7000)
+	}
+	socket := listen(t, host, to)
+	from := netip.AddrPortFrom(line.ClientAddr.Of(inner), 40001)
+	for _, wrong := range []bool{true, false} {
+		packet := udpFrame(t, nil, nil, from, to, fmt.Appendf(nil, "wrong %v", wrong))[14:]
+		if wrong {
+			packet[map[int]int{4: 20, 6: 40}[inner]+7] ^= 0x55
+		}
+		must(t, line.ClientDev.Inject(udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC,
+			netip.AddrPortFrom(line.ClientAddr.Of(outer), 9), netip.AddrPortFrom(line.RelayInAddr.Of(outer), 5555),
+			packet)))
+	}
+	want := "wrong false"
+	if verified == 2 {
+		want = "wrong true"
+	}
+	if got := received(t, "the socket", socket); string(got) != want {
+		t.Errorf("the first that came is %q", got)
+	}
+	if got := before(t); verified < 0 && got != 0 {
+		t.Errorf("GRO has verified nothing (%d): this test shows nothing", got)
+	}
+	reason := map[string]string{"pass": "pass", "send": "sent"}[program]
+	if got := reasons(relay.Program(program)); got[reason] != 2 {
+		t.Errorf("%v, want 2 %s", got, reason)
+	}
+}
+
+// A header after UDP has no checksum that a device would verify: the one of UDP is still verified.
+func TestVerifiedStays(t *testing.T) {
+	needs.Root(t)
+	u := compileText(t, "unwrap.cue", []byte(unwrap), nil)
+	for program, want := range map[string]int64{"shorten": 0, "pass": -13} { // EACCES: nothing is verified
+		line, err := testnet.Start(t).Line()
+		must(t, err)
+		levels(t, line.RelayIn, 1)
+		relay := loadRelay(t, u, line.Relay)
+		must(t, relay.Program(program).Attach("eth0"))
+		after := levels(t, line.RelayIn, 0)
+		to := netip.AddrPortFrom(line.RelayInAddr.V4, 5555)
+		data := append([]byte("1234"), udpFrame(t, nil, nil, netip.AddrPortFrom(line.ClientAddr.V4, 9), to, nil)[14:]...)
+		socket := listen(t, line.Relay, to)
+		if program == "pass" {
+			data = data[4:]
+		}
+		must(t, line.ClientDev.Inject(udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC,
+			netip.AddrPortFrom(line.ClientAddr.V4, 9), to, data)))
+		received(t, program, socket)
+		if got := after(t); got != want {
+			t.Errorf("%s: the level is %d, want %d", program, got, want)
+		}
+	}
+}
+
+// levels has a device say that it has verified one checksum more, that many times, and returns the most that the kernel
+// then says of a packet: how many are verified after the first one, or an error.
+func levels(t *testing.T, dev *testnet.Dev, more int) func(t *testing.T) int64 {
+	t.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	must(t, err)
+	t.Cleanup(func() { m.Close() })
+	must(t, m.Put(uint32(0), int64(math.MinInt64)))
+	const query, increment = 0, 1 // BPF_CSUM_LEVEL_QUERY, BPF_CSUM_LEVEL_INC
+	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	level := func(action int32) {
+		code = append(code, asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, action), asm.FnCsumLevel.Call())
+	}
+	for range more {
+		level(increment)
+	}
+	level(query)
+	code = append(code,
+		asm.Mov.Reg(asm.R7, asm.R0),
+		asm.StoreImm(asm.R10, -4, 0, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, -4),
+		asm.LoadMapPtr(asm.R1, m.FD()),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
+		asm.JSGE.Reg(asm.R1, asm.R7, "out"),
+		asm.StoreMem(asm.R0, 0, asm.R7, asm.DWord),
+		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"),
+		asm.Return())
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: code})
+	must(t, err)
+	t.Cleanup(func() { prog.Close() })
+	must(t, dev.Host.Do(func() error {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: prog, Attach: ebpf.AttachTCXIngress})
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+		return err
+	}))
+	return func(t *testing.T) (level int64) {
+		t.Helper()
+		must(t, m.Lookup(uint32(0), &level))
+		return level
+	}
+}
