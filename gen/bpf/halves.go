@@ -109,8 +109,8 @@ func (p *program) divides(s *ir.Forward) bool {
 // kind says what leaves, without its values.
 func (w *writer) kind() string {
 	s, rw := w.fwd, w.rw
-	text := fmt.Sprint(rw.NewFront.Const, rw.L2, rw.Resize, rw.Summed, s.Reason, s.Fault, s.NoRoom, plain(s.Hop.Row.Name),
-		s.Hop.Member.Name, s.Hop.Family)
+	text := fmt.Sprint(rw.NewFront.Const, rw.L2, rw.Resize, rw.Summed, s.Reason, s.Fault, s.NoRoom,
+		plain(s.Hop.Row.Name), s.Hop.Member.Name, s.Hop.Family)
 	for _, p := range rw.Parts {
 		text += fmt.Sprint(" ", p.Header, p.At.Const)
 	}

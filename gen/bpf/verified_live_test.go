@@ -116,13 +116,13 @@ func TestVerifiedStays(t *testing.T) {
 		must(t, relay.Program(program).Attach("eth0"))
 		after := levels(t, line.RelayIn, 0)
 		to := netip.AddrPortFrom(line.RelayInAddr.V4, 5555)
-		data := append([]byte("1234"), udpFrame(t, nil, nil, netip.AddrPortFrom(line.ClientAddr.V4, 9), to, nil)[14:]...)
+		from := netip.AddrPortFrom(line.ClientAddr.V4, 9)
+		data := append([]byte("1234"), udpFrame(t, nil, nil, from, to, nil)[14:]...)
 		socket := listen(t, line.Relay, to)
 		if program == "pass" {
 			data = data[4:]
 		}
-		must(t, line.ClientDev.Inject(udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC,
-			netip.AddrPortFrom(line.ClientAddr.V4, 9), to, data)))
+		must(t, line.ClientDev.Inject(udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC, from, to, data)))
 		received(t, program, socket)
 		if got := after(t); got != want {
 			t.Errorf("%s: the level is %d, want %d", program, got, want)

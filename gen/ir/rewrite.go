@@ -48,10 +48,10 @@ type Rewrite struct {
 	NewFront Off // Base is OldFront.Base or nil
 	Unmoved  Off // unless InPlace: after the last header that came in front of all that is taken out or put in
 	Payload  Expr
-	Trim     bool          // cut the tail off
+	Trim     bool // cut the tail off
 	// so many headers are taken out that have a checksum: where a device has verified some, from the outermost one on
 	// (CHECKSUM_UNNECESSARY), it has verified so many fewer of those that are left
-	Summed int
+	Summed   int
 	Parts    []*HeaderPart // where each part is in the new front
 	Blanks   []Blank       // before the stores
 	Stores   []Store
