@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -14,13 +15,16 @@ import (
 type effects struct {
 	*function
 	fx    *ir.Effects
-	early bool // what records say of the packet is read before it changes, because nothing keeps what it was
+	early bool // what records and counters say of the packet is read before it changes: nothing keeps what it was
 	undo  []string
 	said  map[*ir.Emit][]ir.MemberValue // what was read for a record that is reserved late
+	by    map[*ir.Count]ir.Expr         // what was read for a counter
 }
 
 func (f *function) effects(fx *ir.Effects) *effects {
-	return &effects{function: f, fx: fx, said: map[*ir.Emit][]ir.MemberValue{}}
+	return &effects{
+		function: f, fx: fx, said: map[*ir.Emit][]ir.MemberValue{}, by: map[*ir.Count]ir.Expr{},
+	}
 }
 
 func event(i int) string { return fmt.Sprintf("event%d", i) }
@@ -62,6 +66,12 @@ func (e *effects) before() {
 			e.read(i, s)
 		}
 	}
+	for i, s := range e.fx.Counts {
+		if ofPacket(s.By) {
+			e.quote(s.Pos)
+			e.by[s] = e.keep(fmt.Sprintf("by%d", i), s.By, s.Pos)
+		}
+	}
 }
 
 // read keeps in variables what a record will say of the packet. (It can't be reserved and filled in here: it may be
@@ -69,13 +79,18 @@ func (e *effects) before() {
 func (e *effects) read(i int, s *ir.Emit) {
 	for k, mv := range s.Values {
 		if ofPacket(mv.Value) {
-			v := &ir.Var{Name: fmt.Sprintf("said%d_%d", i, k), Type: mv.Value.Type()}
-			e.prog.vars[v] = true
-			e.let(&ir.Let{Var: v, Value: mv.Value, Pos: s.Pos})
-			mv.Value = &ir.VarRef{Var: v}
+			mv.Value = e.keep(fmt.Sprintf("said%d_%d", i, k), mv.Value, s.Pos)
 		}
 		e.said[s] = append(e.said[s], mv)
 	}
+}
+
+// keep stores a value in a variable.
+func (e *effects) keep(name string, value ir.Expr, pos diag.Pos) ir.Expr {
+	v := &ir.Var{Name: name, Type: value.Type()}
+	e.prog.vars[v] = true
+	e.let(&ir.Let{Var: v, Value: value, Pos: pos})
+	return &ir.VarRef{Var: v}
 }
 
 // ofPacket reports whether an expression reads the packet.
@@ -192,6 +207,9 @@ func (e *effects) after() {
 	}
 	for _, s := range e.fx.Counts {
 		e.quote(s.Pos)
+		if by, ok := e.by[s]; ok {
+			s = &ir.Count{Counter: s.Counter, Row: s.Row, Member: s.Member, By: by, Pos: s.Pos}
+		}
 		e.counter(s)
 	}
 }

@@ -17,23 +17,19 @@ import (
 // This file looks at what is taken and what is sent as gopacket and the standard library see it, which know no plan: a
 // compiler that leaves a check out is found by it.
 
-// Receives reports whether a program gets packets as this host does, in headers that it knows to be IP.
-func Receives(s *spec.Spec, program string) bool {
-	i := slices.IndexFunc(s.Programs, func(p *spec.Program) bool { return p.Name.Value == program })
-	p := s.Programs[i]
-	return p.Hook == "tc/ingress" && !p.Multicast && len(p.Stack) > 1 && p.Stack[0].Var.Value == "eth" &&
-		slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
-			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool {
-				return n.Value == "ip" || n.Value == "ipv4" || n.Value == "ipv6"
-			})
-		})
-}
-
-// Foreign returns why this host wouldn't receive a packet, or have received it for another one, as gopacket and the
-// standard library see it, or "". No program may send such a packet, unless it takes multicast.
-func Foreign(p sim.Packet) string {
+// Foreign returns why this host wouldn't receive a packet that a program sends, or have received it for another one,
+// as gopacket and the standard library see it, or "". No program that gets frames may send such a packet, unless it
+// takes multicast.
+func Foreign(s *spec.Spec, program string, p sim.Packet) string {
+	pr := programOf(s, program)
+	if pr.Hook != "tc/ingress" || pr.Multicast || !only(pr.Stack[0], "eth") {
+		return ""
+	}
 	if len(p.Data) < 14 || [6]byte(p.Data) != testrun.Host {
 		return fmt.Sprintf("a frame to %x was taken, this host is %x", p.Data[:min(6, len(p.Data))], testrun.Host)
+	}
+	if !announcesIP(pr) {
+		return ""
 	}
 	g := gopacket.NewPacket(p.Data, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
 	if ip, ok := g.NetworkLayer().(*layers.IPv4); ok {
@@ -48,6 +44,28 @@ func Foreign(p sim.Packet) string {
 		}
 	}
 	return ""
+}
+
+func programOf(s *spec.Spec, name string) *spec.Program {
+	return s.Programs[slices.IndexFunc(s.Programs, func(p *spec.Program) bool { return p.Name.Value == name })]
+}
+
+// announcesIP reports whether a program's frames have an IP header where gopacket looks for one. A header of the spec
+// in front of it may come after any EtherType.
+func announcesIP(p *spec.Program) bool {
+	rest := p.Stack
+	if !only(rest[0], "eth") {
+		return false
+	}
+	for rest = rest[1:]; len(rest) > 0 && only(rest[0], "vlan"); {
+		rest = rest[1:]
+	}
+	return len(rest) > 0 && only(rest[0], "ip", "ipv4", "ipv6")
+}
+
+// only reports whether an entry of a stack is one of some headers, and no other.
+func only(e *spec.StackEntry, names ...string) bool {
+	return !slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return !slices.Contains(names, n.Value) })
 }
 
 // ends are the source and the destination in the outermost IP header.
@@ -71,7 +89,10 @@ func isHost(a netip.Addr) bool {
 // NoHost returns which address of a packet that was sent no host has, or "". Those that random rows have don't count:
 // the runtime refuses them. Nor does one that stays in its place: where the packet came in that was looked at, and what
 // goes out is this host's.
-func NoHost(m *sim.Relay, came, left []byte) string {
+func NoHost(s *spec.Spec, program string, m *sim.Relay, came, left []byte) string {
+	if !announcesIP(programOf(s, program)) {
+		return ""
+	}
 	decode := func(b []byte) []netip.Addr {
 		return ends(gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}))
 	}

@@ -187,11 +187,11 @@ func (r *rehearsal) try(g *Generator, p sim.Packet) (sim.Result, *Fault) {
 		if (res.Verdict == sim.VerdictUp || res.Verdict == sim.VerdictDrop) && !slices.Equal(res.Packet.Data, p.Data) {
 			text = "the packet isn't sent, but changed"
 		}
-		if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) && Receives(r.spec, program) {
-			text = Foreign(p)
+		if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) {
+			text = Foreign(r.spec, program, p)
 		}
 		if text == "" && res.Verdict == sim.VerdictSent && res.Modified {
-			text = NoHost(r.model, p.Data, res.Packet.Data)
+			text = NoHost(r.spec, program, r.model, p.Data, res.Packet.Data)
 		}
 		if text == "" {
 			return res, nil

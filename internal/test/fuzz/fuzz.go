@@ -345,11 +345,11 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 			f.report.Declined++
 		}
 	}
-	if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) && sample.Receives(f.Spec, program) {
-		text = sample.Foreign(p)
+	if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) {
+		text = sample.Foreign(f.Spec, program, p)
 	}
 	if text == "" && res.Verdict == sim.VerdictSent && res.Modified {
-		text = sample.NoHost(f.bench.model, p.Data, res.Packet.Data)
+		text = sample.NoHost(f.Spec, program, f.bench.model, p.Data, res.Packet.Data)
 	}
 	if text == "" {
 		f.examined++
