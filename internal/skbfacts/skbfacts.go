@@ -91,3 +91,26 @@ var noTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	}
 	return btf.LoadSpecFromReader(bytes.NewReader(raw))
 })
+
+// Offset finds a member of a kernel's structure, also in structures without a name, in bits from the start.
+func Offset(members []btf.Member, name string) (bits int, ok bool) {
+	for _, m := range members {
+		if m.Name == name {
+			return int(m.Offset), true
+		}
+		if m.Name != "" {
+			continue
+		}
+		var inner []btf.Member
+		switch t := btf.UnderlyingType(m.Type).(type) {
+		case *btf.Struct:
+			inner = t.Members
+		case *btf.Union:
+			inner = t.Members
+		}
+		if n, ok := Offset(inner, name); ok {
+			return int(m.Offset) + n, true
+		}
+	}
+	return 0, false
+}

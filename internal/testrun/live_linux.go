@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -153,7 +154,7 @@ func findLayout() (l skbLayout, err error) {
 		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset,
 		"head": &l.head, "data": &l.data, "end": &l.end, "ip_summed": &bits,
 	} {
-		n, ok := memberBits(skb.Members, name)
+		n, ok := skbfacts.Offset(skb.Members, name)
 		if !ok {
 			return l, fmt.Errorf("struct sk_buff has no member %s", name)
 		}
@@ -163,35 +164,12 @@ func findLayout() (l skbLayout, err error) {
 		}
 	}
 	l.ipSummed, l.bit = bits/8, bits%8
-	n, ok := memberBits(shared.Members, "gso_type")
+	n, ok := skbfacts.Offset(shared.Members, "gso_type")
 	l.sharedGSO = n / 8
 	if !ok || l.sharedGSO+4 > sharedSize || max(l.csumStart, l.head, l.data, l.end, l.ipSummed)+8 > skbSize {
 		return l, errors.New("struct sk_buff is larger than watches expect")
 	}
 	return l, nil
-}
-
-// memberBits finds a member, also in structures without a name, in bits from the start.
-func memberBits(members []btf.Member, name string) (int, bool) {
-	for _, m := range members {
-		if m.Name == name {
-			return int(m.Offset), true
-		}
-		if m.Name != "" {
-			continue
-		}
-		var inner []btf.Member
-		switch t := btf.UnderlyingType(m.Type).(type) {
-		case *btf.Struct:
-			inner = t.Members
-		case *btf.Union:
-			inner = t.Members
-		}
-		if n, ok := memberBits(inner, name); ok {
-			return int(m.Offset) + n, true
-		}
-	}
-	return 0, false
 }
 
 // Live puts the programs of a relay on devices of the network. Offload says whether the device that they send through

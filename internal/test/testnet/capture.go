@@ -173,6 +173,28 @@ func (d *Dev) Inject(frame []byte) error {
 	return d.wrap("inject", unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: d.Index}))
 }
 
+// Offload is the checksum of an injected frame that is left to a device, as offsets in the frame: the first byte that it
+// covers, and its field.
+type Offload struct{ SumStart, SumField int }
+
+// InjectOffloaded is Inject for a frame of which a checksum is left to a device.
+func (d *Dev) InjectOffloaded(frame []byte, o Offload) error {
+	fd, err := d.packetSocket(0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	head := make([]byte, 10) // struct virtio_net_hdr (linux/virtio_net.h)
+	head[0] = 1              // VIRTIO_NET_HDR_F_NEEDS_CSUM
+	binary.NativeEndian.PutUint16(head[6:], uint16(o.SumStart))
+	binary.NativeEndian.PutUint16(head[8:], uint16(o.SumField-o.SumStart))
+	err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_VNET_HDR, 1)
+	if err == nil {
+		_, err = unix.SendmsgBuffers(fd, [][]byte{head, frame}, nil, &unix.SockaddrLinklayer{Ifindex: d.Index}, 0)
+	}
+	return d.wrap("inject", err)
+}
+
 // Packet decodes the frame.
 func (f Frame) Packet() gopacket.Packet {
 	return gopacket.NewPacket(f.Data, layers.LayerTypeEthernet, gopacket.Default)

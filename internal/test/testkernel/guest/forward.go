@@ -185,7 +185,7 @@ func receive(in *net.UDPConn, from netip.AddrPort, want []byte) error {
 	if err := in.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	got := make([]byte, 2048)
+	got := make([]byte, 16<<10)
 	n, sender, err := in.ReadFromUDPAddrPort(got)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +21,7 @@ type wayRoute struct {
 	*wayLab
 	name       string
 	cable, out *testnet.Dev // of the relay: the cable, and the device
+	far        *testnet.Dev // the cable's end at the peer
 	local      testnet.Addrs
 	peer       testnet.Addrs
 	deaf       bool // the kernel doesn't show programs the packets that come in by the device
@@ -164,17 +166,8 @@ func (w *wayRoute) tail() error {
 			return err
 		}
 		message := []byte("the packet ends here")
-		udp := make([]byte, 8, 8+len(message))
-		binary.BigEndian.PutUint16(udp, f.clientAddr.Port())
-		binary.BigEndian.PutUint16(udp[2:], f.clientSide.Port())
-		binary.BigEndian.PutUint16(udp[4:], uint16(8+len(message)))
-		udp = append(udp, message...)
-		src, dst := f.clientAddr.Addr().AsSlice(), f.clientSide.Addr().AsSlice()
-		pseudo := append(append(bytes.Clone(src), dst...), 0, 0, 0, byte(len(udp)), 0, 0, 0, unix.IPPROTO_UDP)
-		binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
-		frame := append(bytes.Clone(w.line.RelayIn.MAC), w.line.ClientDev.MAC...)
-		frame = append(frame, 0x86, 0xdd, 0x60, 0, 0, 0, 0, byte(len(udp)), unix.IPPROTO_UDP, 64)
-		frame = append(append(append(append(frame, src...), dst...), udp...), " and goes on"...)
+		frame := slices.Concat(w.line.RelayIn.MAC, w.line.ClientDev.MAC, []byte{0x86, 0xdd},
+			datagram(f.clientAddr, f.clientSide, message), []byte(" and goes on"))
 		want := message
 		if from == tagged {
 			want = append(bytes.Clone(tag), message...)

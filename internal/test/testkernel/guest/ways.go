@@ -33,6 +33,7 @@ type way struct {
 	bare bool // its packets have no link-layer header
 	only int  // the one IP version that it carries; 0: both
 	make func(end) (netlink.Link, error)
+	more func(*wayRoute) error // what only such a device does, or nil
 }
 
 // end is an end of a cable, at which a device is made.
@@ -82,7 +83,7 @@ func added(l netlink.Link) (netlink.Link, error) { return l, netlink.LinkAdd(l) 
 
 var ways = []way{
 	{kind: "cable", make: func(e end) (netlink.Link, error) { return e.port(), nil }},
-	{kind: "virtio", make: func(e end) (netlink.Link, error) { return e.port(), nil }},
+	{kind: "virtio", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*wayRoute).virtio},
 	{kind: "vlan", make: func(e end) (netlink.Link, error) {
 		return added(&netlink.Vlan{LinkAttrs: e.above(), VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
 	}},
@@ -130,6 +131,9 @@ var ways = []way{
 	}},
 }
 
+// jumbo is the MTU of virtio-net devices here: packets of several pages.
+const jumbo = 9000
+
 // wayLab is the relay between the client and the ends of all ways.
 type wayLab struct {
 	network *testnet.Net
@@ -137,6 +141,7 @@ type wayLab struct {
 	relay   *runtime.Relay
 	whole   bool // the kernel has every kind of device
 	outer   bool // what comes in by a tunnel without a link layer begins with the outer header (up to Linux 5.13)
+	roomy   bool // a virtio-net device leaves room in front of all packets (up to Linux 5.12)
 	ports   uint16
 }
 
@@ -170,7 +175,8 @@ func checkWays(rep *reporter, dir string, whole bool) {
 
 func (r *relay) wayLab(whole bool) (lab *wayLab, err error) {
 	_, major, minor := doctor.Release()
-	lab = &wayLab{whole: whole, outer: major < 5 || major == 5 && minor < 14, ports: 100}
+	before := func(n int) bool { return major < 5 || major == 5 && minor < n }
+	lab = &wayLab{whole: whole, outer: before(14), roomy: before(13), ports: 100}
 	if lab.network, err = testnet.New(); err != nil {
 		return nil, err
 	}
@@ -179,7 +185,7 @@ func (r *relay) wayLab(whole bool) (lab *wayLab, err error) {
 	}
 	// So that the client can send more than a way takes.
 	if err := errors.Join(
-		lab.line.ClientDev.SetMTU(1600), lab.line.RelayIn.SetMTU(1600),
+		lab.line.ClientDev.SetMTU(jumbo+100), lab.line.RelayIn.SetMTU(jumbo+100),
 		lab.line.Relay.Sysctl("net/ipv4/conf/all/arp_ignore", "1"), // a macvlan's address is not its cable's
 	); err != nil {
 		return lab, err
@@ -205,7 +211,7 @@ func (lab *wayLab) close() error {
 // counts says what the programs have counted.
 func (lab *wayLab) counts() string {
 	var text []string
-	for _, name := range []string{"frames", "bare"} {
+	for _, name := range []string{"frames", "bare", "streams"} {
 		p := lab.relay.Program(name)
 		all, err := p.Counts()
 		if err != nil {
@@ -261,6 +267,11 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 			}
 		}
 	}
+	if w.more != nil {
+		if err := w.more(route); err != nil {
+			return "", err
+		}
+	}
 	return w.kind, route.sizes(w)
 }
 
@@ -271,7 +282,7 @@ func (lab *wayLab) build(w *way, n int) (*wayRoute, error) {
 		return nil, err
 	}
 	at := func(format string, host int) string { return fmt.Sprintf(format, n, host) }
-	route := &wayRoute{wayLab: lab, cable: here, name: w.kind, deaf: w.bare && lab.outer}
+	route := &wayRoute{wayLab: lab, cable: here, far: there, name: w.kind, deaf: w.bare && lab.outer}
 	for host, dev := range []*testnet.Dev{here, there} {
 		e := end{cable: dev, name: fmt.Sprintf("w%d", n), relay: host == 0, n: n}
 		e.here = netip.MustParseAddr(at("198.18.%d.%d", host+1))
@@ -311,8 +322,10 @@ func (lab *wayLab) cable(w *way, n int) (here, there *testnet.Dev, err error) {
 	if here, err = take(testkernel.WireMACs[0], lab.line.Relay, name); err != nil {
 		return nil, nil, err
 	}
-	there, err = take(testkernel.WireMACs[1], lab.line.Peer, name)
-	return here, there, err
+	if there, err = take(testkernel.WireMACs[1], lab.line.Peer, name); err != nil {
+		return nil, nil, err
+	}
+	return here, there, errors.Join(here.SetMTU(jumbo), there.SetMTU(jumbo))
 }
 
 // take moves a device of the machine to a host. The error is EOPNOTSUPP where the machine has none.
