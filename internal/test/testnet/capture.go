@@ -173,8 +173,8 @@ func (d *Dev) Inject(frame []byte) error {
 	return d.wrap("inject", unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: d.Index}))
 }
 
-// Offload is the checksum of an injected frame that is left to a device, as offsets in the frame: the first byte that it
-// covers, and its field.
+// Offload is the checksum of an injected frame that is left to a device, as offsets in the frame: the first byte that
+// it covers, and its field.
 type Offload struct{ SumStart, SumField int }
 
 // InjectOffloaded is Inject for a frame of which a checksum is left to a device.

@@ -173,7 +173,8 @@ func (w *wayRoute) stream(family int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, to.Close()) }()
-	if err := errors.Join(l.SetDeadline(time.Now().Add(patience)), to.SetDeadline(time.Now().Add(patience))); err != nil {
+	limit := time.Now().Add(patience)
+	if err := errors.Join(l.SetDeadline(limit), to.SetDeadline(limit)); err != nil {
 		return err
 	}
 	from, err := l.Accept()
@@ -304,7 +305,8 @@ func datagram(from, to netip.AddrPort, payload []byte) []byte {
 
 // pseudo is the pseudo-header of a transport checksum.
 func pseudo(from, to netip.AddrPort, protocol byte, length int) []byte {
-	return slices.Concat(from.Addr().AsSlice(), to.Addr().AsSlice(), []byte{0, protocol, byte(length >> 8), byte(length)})
+	rest := []byte{0, protocol, byte(length >> 8), byte(length)}
+	return slices.Concat(from.Addr().AsSlice(), to.Addr().AsSlice(), rest)
 }
 
 // ip puts an IP header in front of a packet.
