@@ -39,7 +39,7 @@ func start(t *testing.T, o lab.Options) (*lab.Lab, *gateway.Gateway) {
 // left to devices or not, and so is cutting up a stream; what the devices don't do is done by the kernel as it sends.
 // An independent program verifies what is on the cables.
 func TestThrough(t *testing.T) {
-	for _, o := range tunnels {
+	for _, o := range lab.VXLAN() {
 		for _, left := range []struct {
 			to             string
 			segments, sums bool
@@ -115,12 +115,6 @@ func inner(t *testing.T, frames []testnet.Frame) (list []testnet.Frame) {
 		t.Fatal("nothing came")
 	}
 	return list
-}
-
-// tunnels are those to the kernel's own devices that any kernel of a server has.
-var tunnels = []lab.Options{
-	{Kind: gateway.VXLAN, Outside: 4}, {Kind: gateway.VXLAN, Outside: 4, Sums: true},
-	{Kind: gateway.VXLAN, Outside: 6}, {Kind: gateway.VXLAN, Outside: 6, Sums: true},
 }
 
 // The command reads tunnels.

@@ -50,8 +50,10 @@ type Config struct {
 
 // Gateway is a running gateway.
 type Gateway struct {
-	relay  *tunnelrelay.Relay
-	follow *follower
+	config   Config
+	relay    *tunnelrelay.Relay
+	follow   *follower
+	attached map[Kind]bool
 }
 
 // Start starts a gateway, in the network namespace of the calling thread. The kernel's own routes to the other ends and
@@ -64,17 +66,12 @@ func Start(c Config) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Gateway{relay: relay}
+	g := &Gateway{config: c, relay: relay, attached: map[Kind]bool{}}
 	g.follow, err = follow(relay.Own, c.Logger)
-	kinds := map[Kind]bool{}
 	for _, t := range c.Tunnels {
 		if err == nil {
-			kinds[t.Kind] = true
 			err = g.Add(t)
 		}
-	}
-	if err == nil {
-		err = g.attach(c, kinds)
 	}
 	if err != nil {
 		return nil, errors.Join(err, g.Close())
@@ -88,17 +85,16 @@ func (g *Gateway) In(k Kind) *runtime.Program { return g.relay.Runtime().Program
 // Out returns the program that puts packets into tunnels of a kind.
 func (g *Gateway) Out(k Kind) *runtime.Program { return g.relay.Runtime().Program(k.String() + "_out") }
 
-// attach attaches the programs of the kinds that there are.
-func (g *Gateway) attach(c Config, kinds map[Kind]bool) error {
+// attach attaches the programs of a kind.
+func (g *Gateway) attach(k Kind) error {
 	var errs []error
-	for k := range kinds {
-		for _, name := range c.Outside {
-			errs = append(errs, g.In(k).Attach(name))
-		}
-		for _, name := range c.Inside {
-			errs = append(errs, g.Out(k).Attach(name))
-		}
+	for _, name := range g.config.Outside {
+		errs = append(errs, g.In(k).Attach(name))
 	}
+	for _, name := range g.config.Inside {
+		errs = append(errs, g.Out(k).Attach(name))
+	}
+	g.attached[k] = true
 	return errors.Join(errs...)
 }
 
@@ -113,7 +109,8 @@ func (g *Gateway) Close() error {
 // Relay returns the gateway's relay, for its counters.
 func (g *Gateway) Relay() *tunnelrelay.Relay { return g.relay }
 
-// Add adds a tunnel.
+// Add adds a tunnel. The first one of its kind has the programs of the kind attached, in the network namespace of the
+// calling thread.
 func (g *Gateway) Add(t Tunnel) error {
 	if err := t.Check(); err != nil {
 		return fmt.Errorf("tunnel to %v: %w", t.Remote, err)
@@ -131,6 +128,9 @@ func (g *Gateway) Add(t Tunnel) error {
 				VNI: t.VNI, Option: t.Option, Own: own, MAC: mac,
 			})
 		}
+	}
+	if err == nil && !g.attached[t.Kind] {
+		err = g.attach(t.Kind)
 	}
 	if err != nil {
 		return fmt.Errorf("tunnel to %v: %w", t.Remote, err)

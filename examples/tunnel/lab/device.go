@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -36,7 +37,7 @@ func addDevice(o Options, own, other end, networks ...string) error {
 		return err
 	}
 	if o.Kind == gateway.FOU {
-		if err := o.listen(); err != nil {
+		if err := o.ports(netlink.FouAdd); err != nil {
 			return fmt.Errorf("FOU: %w", err)
 		}
 	}
@@ -80,7 +81,28 @@ func addDevice(o Options, own, other end, networks ...string) error {
 		}
 		errs = append(errs, netlink.RouteAdd(route))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, awaitLocal(own.inner.V6))...)
+}
+
+// awaitLocal waits until what comes for an address of IPv6 is delivered: the kernel makes that route later, in a work
+// queue (addrconf_dad_work).
+func awaitLocal(addr netip.Addr) error {
+	return testnet.Until(2*time.Second, addr.String()+" is a local address", func() bool {
+		routes, err := netlink.RouteGet(addr.AsSlice())
+		return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+	})
+}
+
+// removeDevice removes what addDevice has made.
+func removeDevice(o Options) error {
+	link, err := netlink.LinkByName(Device)
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if o.Kind == gateway.FOU {
+		err = errors.Join(err, o.ports(netlink.FouDel))
+	}
+	return err
 }
 
 // mtu is what fits into 1,500 bytes in this tunnel.
@@ -163,16 +185,16 @@ func (o Options) device(own, other end) (kind string, attrs []*nl.RtAttr, err er
 	return "ip6tnl", attrs, nil
 }
 
-// listen opens the ports of FOU.
-func (o Options) listen() error {
+// ports opens or closes the ports of FOU.
+func (o Options) ports(do func(netlink.Fou) error) error {
 	family := unix.AF_INET
 	if o.Outside == 6 {
 		family = unix.AF_INET6
 	}
 	// "type" of a port is 1: the payload is of the protocol
 	return errors.Join(
-		netlink.FouAdd(netlink.Fou{Family: family, Port: fou4, Protocol: ipip, EncapType: netlink.FOU_ENCAP_DIRECT}),
-		netlink.FouAdd(netlink.Fou{Family: family, Port: fou6, Protocol: ipv6, EncapType: netlink.FOU_ENCAP_DIRECT}))
+		do(netlink.Fou{Family: family, Port: fou4, Protocol: ipip, EncapType: netlink.FOU_ENCAP_DIRECT}),
+		do(netlink.Fou{Family: family, Port: fou6, Protocol: ipv6, EncapType: netlink.FOU_ENCAP_DIRECT}))
 }
 
 // Option is what the option of GENEVE has.

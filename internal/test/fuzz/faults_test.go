@@ -42,7 +42,7 @@ func TestPlantedFaults(t *testing.T) {
 	bpftest.Rights(t)
 	specs := map[string]compiled{}
 	caught := 0
-	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults,
+	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults, tunnelFaults,
 		congestionFaults, modelFaults)
 	for i, f := range faults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)

@@ -81,6 +81,8 @@ var liveFaults = []fault{
 		new: `__s32 grow = to - from; how &= ~FR_PAYLOAD;`},
 	{where: "code", spec: "lco", what: "the payload moves although it leaves a checksum",
 		old: `\w+\.partial \? FR_PAYLOAD : 0`, new: `FR_PAYLOAD`},
+	{where: "helper", spec: "tunnels", what: "a checksum inside that is left to a device counts as it is",
+		old: `if \(start >= off && start < off \+ len\)`, new: `if (start == off)`},
 	{where: "helper", spec: "segments", what: "every super-packet is a tunnel's", old: `& FR_GSO_ENCAP_ALL\) != 0;`,
 		new: `& FR_GSO_ENCAP_ALL) != 0 || 1;`},
 	{where: "code", spec: "families", what: "the kernel doesn't learn that IPv6 is IPv4 now", old: `, FR_TO_IPV4, `,
