@@ -56,7 +56,8 @@ var (
 	codeTarget = diag.Define("FR0211", "a field that can't be written",
 		"Lengths, checksums, fixed fields and fields that identify the next header are computed from the rest\n"+
 			"of the packet; `send` writes the addresses of a packet that is sent, and its ports where their\n"+
-			"header allows more than one value.",
+			"header allows more than one value. A rule gives a field one value: it is neither set twice, nor set\n"+
+			"and then given by `send`, nor set in a header that the rule takes out.",
 		`do: [{set: "udp.length": 8}, "pass"]`, `do: [{set: "udp.src_port": 8}, "pass"]`)
 	codePush = diag.Define("FR0212", "a header that can't be pushed or popped here",
 		"A pushed header needs a value for each field that is not computed; a popped header has to be in the\n"+

@@ -37,6 +37,12 @@ func (o *outHeader) at(f *spec.Field) diag.Pos {
 	return f.Name.Pos
 }
 
+// isSet reports whether the spec gives a field a value.
+func (o *outHeader) isSet(f *spec.Field) bool {
+	_, set := o.sets[f.Name.Value]
+	return set
+}
+
 // moved is where a place of the header that came is in the packet that leaves, at a fixed distance from its start. (Of
 // a header of variable length that moves by a fixed distance, all places are known.)
 func (o *outHeader) moved(off ir.Off) ir.Off {
@@ -153,6 +159,13 @@ func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
 	}
 	if w.summedUp(in) {
 		w.summed++
+	}
+	for _, f := range in.h.Fields {
+		if set, ok := w.hdrs[i].sets[f.Name.Value]; ok {
+			w.fail(codeTarget, set, "field %q can't be set: its header is taken out", f.Name.Value).
+				WithRelated(pos, "it is taken out here").
+				WithHint("leave one of them out")
+		}
 	}
 	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
 	if in.h.Metadata == "vlan" && i == 1 && in.off.Base == nil {
@@ -347,6 +360,11 @@ func (w *rewriter) announce() bool {
 		})
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
+				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
+					w.fail(codeTarget, set, "field %q can't be set: it says which header follows, which is %q",
+						f.Name.Value, b.entry).
+						WithHint("leave it out: it follows from the headers that are pushed and popped")
+				}
 				if _, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
 				}

@@ -11,7 +11,8 @@ import (
 // This pass compiles send. `from` and `to` originate a datagram, as a user-space relay would: addresses and ports are
 // the spec's, the fields with an origin get it (hop limit 64, no fragmentation), DSCP and ECN stay (RFC 8656 §14), and
 // where the destination is of the other family the network header is made anew. `via` routes: one hop less, everything
-// else stays. VLAN tags belong to the link that the packet came from, and go away.
+// else stays. What a rule has set counts, but for what send is told: that can't be said twice. VLAN tags belong to the
+// link that the packet came from, and go away.
 
 func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	for _, in := range w.path {
@@ -130,14 +131,16 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	}
 	if other == nil {
 		for _, f := range o.h.Fields {
-			if f.Origin != nil && f.Kind == spec.FieldUint {
+			if f.Origin != nil && f.Kind == spec.FieldUint && !o.isSet(f) {
 				o.vals[f.Name.Value] = num(*f.Origin)
 			}
 		}
 	}
 	dst, src := role(o.h, "destination"), role(o.h, "source")
+	w.sends(o, dst, a.To)
 	o.vals[dst.Name.Value] = to.x
 	if from.x != nil && src != nil {
+		w.sends(o, src, a.From)
 		o.vals[src.Name.Value] = from.x
 	}
 	for _, end := range []struct {
@@ -263,8 +266,19 @@ func (w *rewriter) setPort(o *outHeader, f *spec.Field, port ir.Expr, e *spec.Ex
 		}
 		return false
 	}
+	w.sends(o, f, e)
 	o.vals[f.Name.Value] = port
 	return true
+}
+
+// sends reports a field that a rule has set, and that send gives the value of an expression.
+func (w *rewriter) sends(o *outHeader, f *spec.Field, e *spec.Expr) {
+	if o.isSet(f) {
+		w.fail(codeTarget, o.sets[f.Name.Value], "field %q can't be set: send gives it the value of %s", f.Name.Value,
+			e).
+			WithRelated(e.Pos, "it is sent so here").
+			WithHint("leave one of them out")
+	}
 }
 
 // port returns the transport header's field for a port: the one that an endpoint of it ties to the address with that
@@ -328,6 +342,8 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 		case f.Counts != nil || f.Checksum != nil || f.Role.Value == "source" || f.Role.Value == "destination":
 		case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint:
 			n.vals[name] = num(f.Is.Value.Int)
+		case o.setFor(f) != nil:
+			n.vals[name] = o.setFor(f)
 		case f.Origin != nil && f.Kind == spec.FieldUint:
 			n.vals[name] = num(*f.Origin)
 		case next != nil && announced(h, next, f) != nil:
@@ -350,6 +366,17 @@ func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 		w.family = 6
 	}
 	return n
+}
+
+// setFor is the value that a rule has set for the field of a header of the other family: in the one of the same name,
+// or for the same role.
+func (o *outHeader) setFor(f *spec.Field) ir.Expr {
+	for _, was := range o.h.Fields {
+		if o.isSet(was) && (was.Name.Value == f.Name.Value || was.Role.Value != "" && was.Role.Value == f.Role.Value) {
+			return o.vals[was.Name.Value]
+		}
+	}
+	return nil
 }
 
 // via routes the packet to a next hop.
@@ -379,9 +406,11 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	if f := role(o.h, "hop_limit"); f != nil && o.old != nil {
 		limit := o.old.fields[f.Name.Value].load
 		w.guard(bin(ir.Gt, limit, num(1)), w.went("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
-		vals := maps.Clone(o.vals)
-		vals[f.Name.Value] = bin(ir.Sub, limit, num(1))
-		o.vals = vals
+		if !o.isSet(f) {
+			vals := maps.Clone(o.vals)
+			vals[f.Name.Value] = bin(ir.Sub, limit, num(1))
+			o.vals = vals
+		}
 	}
 	w.verify(o, false, a)
 	hop := &ir.HopRef{Row: v.row, Member: v.member, Family: family}

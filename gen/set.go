@@ -76,7 +76,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 		no("it says which header follows", "push and pop headers instead")
 		return
 	}
-	if !w.takes(f, v, as) {
+	if !w.takes(f, v, as) || w.again(o, f, as) {
 		return
 	}
 	v.pos = as.Value.Pos
@@ -85,6 +85,17 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 		return
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// again reports a field that a rule sets twice: only the last value would count.
+func (w *rewriter) again(o *outHeader, f *spec.Field, as *spec.Assign) bool {
+	first, set := o.sets[f.Name.Value]
+	if set {
+		w.fail(codeTarget, as.Target.Pos, "field %q is set twice", f.Name.Value).
+			WithRelated(first, "the other value is here").
+			WithHint("leave one of them out")
+	}
+	return set
 }
 
 // allows reports whether the header of a field allows it a value; where only the packet shows that, a guard decides.
@@ -142,6 +153,9 @@ func (w *rewriter) storeVariable(o *outHeader, pl *fieldRef, v val, as *spec.Ass
 	}
 	if c, fixed := constant(v.x); fixed && c > pl.max {
 		w.fail(codeRange, as.Value.Pos, "%d doesn't fit %s, which has %d bits at most", c, as.Target, f.MaxBits())
+		return
+	}
+	if w.again(o, f, as) {
 		return
 	}
 	reason := w.unfit(pl.parent.h, f, "isn't there, or has no room for its new value")

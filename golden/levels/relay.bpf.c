@@ -117,12 +117,12 @@ struct val_by_client {
 	struct fr_endpoint server;
 	__u16 ports[3];
 	__u8 pad0[2];
-	struct fr_hop hop_server;
 	__u32 slot;
 	__u32 gen;
+	__u8 pad1[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_by_client) == 72, "layout of val_by_client");
+_Static_assert(sizeof(struct val_by_client) == 56, "layout of val_by_client");
 
 /* the key of a group, and a receiver's row: clients */
 struct group_clients {
@@ -260,9 +260,8 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 	FR_COPY(16, 36);
 	FR_COPY(16, 38);
 	FR_COPY(16, 40);
-	FR_COPY_HOP(44);
-	FR_COPY(32, 64);
-	FR_COPY(32, 68);
+	FR_COPY(32, 44);
+	FR_COPY(32, 48);
 	return all;
 }
 
@@ -1605,7 +1604,8 @@ enum {
 
 static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __u64 now,
 					   __u64 ip_end, __u64 priority, __u64 partial,
-					   struct val_by_client *c)
+					   struct val_by_client *c, struct fr_hop *hop_1,
+					   struct bpf_fib_lookup *fib_1)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
@@ -1615,6 +1615,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = bpf_htons(c->ports[fr_level(priority, 3)]);
 	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
 			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
 	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
@@ -1631,15 +1632,15 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->server.addr + 12) + old_udp_length +
 		0x1100;
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->server.port) +
-			  ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+			  ((__u64)short_mac_4 << 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol +
 					  ld32(c->server.addr + 12) + 64);
-	int direct = c->hop_server.state == FR_HOP_DIRECT;
+	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1655,14 +1656,14 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *new_udp = data + 34;
 	struct hdr_short *new_short = data + 42;
 	if (direct)
-		fr_link(data, &c->hop_server);
+		fr_link(data, hop_1);
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
 	st32(new_ipv4->dst, ld32(c->server.addr + 12));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(c->server.port));
+	st16(&new_udp->dst_port, udp_dst_port);
 	st32(new_short->mac, short_mac);
 	st16(new_short->mac + 4, short_mac_4);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1673,12 +1674,16 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	fr_count(reason_calls_sent, len);
 	fr_use(c->slot, 0, len, now);
-	return fr_send(&c->hop_server, direct);
+	if (direct)
+		return bpf_redirect(hop_1->ifindex, 0);
+	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
 static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
@@ -1714,18 +1719,30 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
 	if (!fr_is_v4(c->server.addr))
 		return fr_up(skb, reason_calls_address_family);
+	if (fr_multicast(c->server.addr))
+		return fr_up(skb, reason_calls_multicast);
+	if (!fr_unicast(c->server.addr))
+		return fr_up(skb, reason_calls_martian_destination);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_calls_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop_server, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&c->hop_server, reason_calls_no_route));
-	return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c);
+	__builtin_memset(&fib_1, 0, sizeof(fib_1));
+	fib_1.family = AF_INET;
+	fib_1.src[0] = ld32(ipv4->dst);
+	fib_1.dst[0] = ld32(c->server.addr + 12);
+	fr_flow(&fib_1, 17, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
+	if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
+		return fr_up(skb, reason_calls_too_big);
+	if (unlikely(!fr_usable(&hop_1)))
+		return fr_up(skb, fr_unusable(&hop_1, reason_calls_no_route));
+	return calls_ipv4_send(skb, data, now, ip_end, priority, partial, c, &hop_1, &fib_1);
 }
 
 static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
 					   __u64 ip_end, __u64 priority, __u64 partial,
-					   struct val_by_client *c)
+					   struct val_by_client *c, struct fr_hop *hop_2,
+					   struct bpf_fib_lookup *fib_2)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
@@ -1738,6 +1755,7 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6->dst);
 	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = bpf_htons(c->ports[fr_level(priority, 3)]);
 	__be32 short_mac = (((be8(&v_short->kind_hint) >> 4) > 2) ?
 			    ld32(c->hosts[fr_level(priority, 3)]) : ld32(v_short->mac));
 	__be16 short_mac_4 = (((be8(&v_short->kind_hint) >> 4) > 2) ?
@@ -1753,9 +1771,9 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 					  ((__u64)ld16(v_short->mac + 4) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->server.addr)) +
 		old_udp_length + 0x1100;
-	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->server.port) +
-			  ((__u64)short_mac << 8) + ((__u64)short_mac_4 << 8));
-	int direct = c->hop_server.state == FR_HOP_DIRECT;
+	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)udp_dst_port + ((__u64)short_mac << 8) +
+			  ((__u64)short_mac_4 << 8));
+	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1771,14 +1789,14 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	struct hdr_udp *new_udp = data + 54;
 	struct hdr_short *new_short = data + 62;
 	if (direct)
-		fr_link(data, &c->hop_server);
+		fr_link(data, hop_2);
 
 	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st128(new_ipv6->src, ipv6_src);
 	st128(new_ipv6->dst, ld128(c->server.addr));
 	st16(&new_udp->src_port, udp_src_port);
-	st16(&new_udp->dst_port, bpf_htons(c->server.port));
+	st16(&new_udp->dst_port, udp_dst_port);
 	st32(new_short->mac, short_mac);
 	st16(new_short->mac + 4, short_mac_4);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1788,12 +1806,16 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 
 	fr_count(reason_calls_sent, len);
 	fr_use(c->slot, 0, len, now);
-	return fr_send(&c->hop_server, direct);
+	if (direct)
+		return bpf_redirect(hop_2->ifindex, 0);
+	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
 static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				      const struct fr_lease *lease, __u64 now)
 {
+	struct fr_hop hop_2;
+	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
@@ -1830,6 +1852,10 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
 	if (fr_is_v4(c->server.addr))
 		return fr_up(skb, reason_calls_address_family);
+	if (fr_multicast(c->server.addr))
+		return fr_up(skb, reason_calls_multicast);
+	if (!fr_unicast(c->server.addr))
+		return fr_up(skb, reason_calls_martian_destination);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
 		return fr_up(skb, reason_calls_partial_checksum);
@@ -1837,9 +1863,22 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_calls_udp_checksum);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_calls_partial_checksum);
-	if (unlikely(!fr_fits(&c->hop_server, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&c->hop_server, reason_calls_no_route));
-	return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c);
+	__builtin_memset(&fib_2, 0, sizeof(fib_2));
+	fib_2.family = AF_INET6;
+	fib_2.src[0] = ld32(ipv6->dst);
+	fib_2.src[1] = ld32(ipv6->dst + 4);
+	fib_2.src[2] = ld32(ipv6->dst + 8);
+	fib_2.src[3] = ld32(ipv6->dst + 12);
+	fib_2.dst[0] = ld32(c->server.addr);
+	fib_2.dst[1] = ld32(c->server.addr + 4);
+	fib_2.dst[2] = ld32(c->server.addr + 8);
+	fib_2.dst[3] = ld32(c->server.addr + 12);
+	fr_flow(&fib_2, 17, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
+	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
+		return fr_up(skb, reason_calls_too_big);
+	if (unlikely(!fr_usable(&hop_2)))
+		return fr_up(skb, fr_unusable(&hop_2, reason_calls_no_route));
+	return calls_ipv6_send(skb, data, now, ip_end, priority, partial, c, &hop_2, &fib_2);
 }
 
 SEC("tc") int prog_calls(struct __sk_buff *skb)

@@ -12,6 +12,7 @@ type rewriting struct {
 	now  []*entry
 	gone map[*entry]bool
 	told map[*entry]bool // fields of theirs have values
+	sets map[string]bool // these fields: "ENTRY.FIELD"
 }
 
 // actions makes what a rule does.
@@ -19,7 +20,9 @@ func (s *scope) actions() []string {
 	if s.socket {
 		return s.decide()
 	}
-	w := &rewriting{scope: s, now: slices.Clone(s.stack), gone: map[*entry]bool{}, told: map[*entry]bool{}}
+	w := &rewriting{
+		scope: s, now: slices.Clone(s.stack), gone: map[*entry]bool{}, told: map[*entry]bool{}, sets: map[string]bool{},
+	}
 	var out []string
 	add := func(a string) {
 		if a != "" {
@@ -118,12 +121,28 @@ func (w *rewriting) set() string {
 		} else if v, ok = w.typed(typ{kind: r.t.kind, n: narrowestOf(r)}); !ok {
 			continue
 		}
+		if !w.gives(r.at, r.flds...) {
+			continue
+		}
 		out, w.told[r.at] = append(out, fmt.Sprintf("%q: %s", r.text, w.quoted(v))), true
 	}
 	if len(out) == 0 {
 		return ""
 	}
 	return "{set: " + w.braces(out) + "}"
+}
+
+// gives notes that a rule gives a field of each of an entry's headers a value. It returns false where it has one.
+func (w *rewriting) gives(e *entry, fields ...*field) bool {
+	for _, f := range fields {
+		if w.sets[e.name+"."+f.name] {
+			return false
+		}
+	}
+	for _, f := range fields {
+		w.sets[e.name+"."+f.name] = true
+	}
+	return true
 }
 
 func narrowestOf(r ref) int {
@@ -193,14 +212,19 @@ func (w *rewriting) blank() string {
 
 func (w *rewriting) mark() string {
 	var out []string
-	net := slices.ContainsFunc(w.now, func(e *entry) bool {
+	net := slices.IndexFunc(w.now, func(e *entry) bool {
 		return !e.optional && (e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6)
 	})
-	if net && w.one(2) {
-		out = append(out, "dscp: "+w.quoted(w.fitting(6)))
+	field := func(name, value string) {
+		if w.gives(w.now[net], stdIPv4.field(name)) {
+			out = append(out, name+": "+value)
+		}
 	}
-	if net && w.one(3) {
-		out = append(out, "ecn: "+w.quoted(w.fitting(2)))
+	if net >= 0 && w.one(2) {
+		field("dscp", w.quoted(w.fitting(6)))
+	}
+	if net >= 0 && w.one(3) {
+		field("ecn", w.quoted(w.fitting(2)))
 	}
 	if w.one(2) {
 		out = append(out, "priority: "+w.quoted(w.fitting(32)))
@@ -423,109 +447,4 @@ func (s *scope) learn() string {
 	key, _ := s.key(t)
 	value, _ := s.key(&table{key: t.value})
 	return fmt.Sprintf("{learn: %s: {key: [%s], value: [%s]}}", label(t.name), s.quotedAll(key), s.quotedAll(value))
-}
-
-// send sends the packet in one of the ways that are possible here, or returns "".
-func (w *rewriting) send() string {
-	net := w.net()
-	if net < 0 {
-		return ""
-	}
-	hasPorts := slices.ContainsFunc(w.now[net:], func(e *entry) bool {
-		return !e.optional && e.all(func(h *header) bool { return h == stdUDP || h == stdTCP })
-	})
-	// With from and to the family may change, and then everything after has to move.
-	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool {
-		return !e.all(func(h *header) bool { return h.fixed })
-	}) && !w.one(20)
-	tagged := slices.ContainsFunc(w.now, func(e *entry) bool { return e.alts[0] == stdVLAN })
-	if tagged && w.rigid(w.now) && !w.one(4) {
-		return "" // without its tag all after would have to move
-	}
-	rigid = rigid || len(w.now[net].alts) > 1 && size(firsts(w.now)) > mostBytes-15 && !w.one(20)
-	any := func(kind kind) (string, bool) {
-		r, ok := w.choose(func(r ref) bool { return r.t.kind == kind })
-		return r.text, ok
-	}
-	row := func(kind kind) (string, bool) {
-		r, ok := w.choose(func(r ref) bool {
-			return r.t.kind == kind && r.at == nil && len(r.flds) == 0 && w.isRow(r.text)
-		})
-		return r.text, ok
-	}
-	var ways []string
-	if via, ok := any(nextHopKind); ok {
-		ways = append(ways, fmt.Sprintf("{send: {via: %q}}", via), fmt.Sprintf("{send: via: %q}", via))
-	}
-	if !w.inFan && w.one(4) {
-		ways = append(ways, `{send: via: "route"}`)
-	}
-	if w.inFan && hasPorts {
-		receivers := func(r ref) bool { return r.t.kind == endpointKind && strings.HasPrefix(r.text, "r.") }
-		if to, ok := w.choose(func(r ref) bool { return receivers(r) && !strings.Contains(r.text, "[") }); ok {
-			from, _ := w.choose(receivers)
-			// A source that isn't the receiver's. It isn't drawn, so that what is drawn after it stays the same.
-			other := slices.IndexFunc(w.refs, func(r ref) bool {
-				return r.t.kind == endpointKind && w.isRow(r.text) &&
-					!receivers(r) && w.known(r.need) && !r.t.levels
-			})
-			if other >= 0 && len(to.text)%2 == 0 {
-				from = w.refs[other]
-			}
-			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from.text, to.text))
-		}
-	} else if hasPorts && !rigid {
-		if from, ok := row(endpointKind); ok {
-			if to, ok := row(endpointKind); ok {
-				one := fmt.Sprintf("{send: {from: %q, to: %q}}", from, to)
-				ways = append(ways, one, one)
-			}
-			if to, ok := any(endpointKind); ok {
-				ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
-			}
-		}
-		if from, ok := any(endpointKind); ok && w.one(3) {
-			if to, ok := any(endpointKind); ok {
-				ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
-			}
-		}
-	}
-	if w.inFan {
-		if len(ways) == 0 {
-			return ""
-		}
-		return pick(w.generator, ways)
-	}
-	if to, ok := row(addrKind); ok {
-		ways = append(ways, fmt.Sprintf("{send: to: %q}", to))
-		if from, ok := any(addrKind); ok && !rigid {
-			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
-		}
-	}
-	if to, ok := any(addrKind); ok && w.one(3) && !rigid {
-		if from, ok := any(addrKind); ok && !rigid {
-			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
-		}
-	}
-	if len(ways) == 0 {
-		return ""
-	}
-	return pick(w.generator, ways)
-}
-
-// net is the place of the network header that a packet is sent by, or -1.
-func (w *rewriting) net() int {
-	net := slices.IndexFunc(w.now, func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 })
-	if net >= 0 && (w.now[net].optional || w.gone[w.now[net]]) { // one that is put in says itself where the packet goes
-		return -1
-	}
-	return net
-}
-
-// isRow reports whether a name is one of a row's members.
-func (w *rewriting) isRow(text string) bool {
-	first, _, _ := strings.Cut(text, ".")
-	return first != "setting" && !slices.ContainsFunc(w.stack, func(e *entry) bool {
-		return e.name == first || slices.ContainsFunc(e.alts, func(h *header) bool { return h.name == first })
-	})
 }
