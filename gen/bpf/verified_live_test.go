@@ -3,10 +3,12 @@
 package bpf_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -19,7 +21,10 @@ import (
 // unwrap takes packets out of UDP, and out of a header after UDP, which stays.
 const unwrap = `
 name: "unwrap"
-headers: tun: fields: [{name: "id", bits: 32}]
+headers: {
+	tun: fields: [{name: "id", bits: 32}]
+	options: fields: [{name: "n", bits: 8}, {name: "rest", bytes: "n", max: 15}]
+}
 programs: {
 	pass: {
 		hook: "tc/ingress"
@@ -32,6 +37,12 @@ programs: {
 		stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}]
 		when: "udp.dst_port == 5555"
 		do: [{pop: "udp"}, {pop: "outer"}, {send: via: "route"}]
+	}
+	options: {
+		hook: "tc/ingress"
+		stack: ["eth", {outer: "ip"}, "udp", "options", {inner: "ip_any"}]
+		when: "udp.dst_port == 5556"
+		do: [{pop: "options"}, {pop: "udp"}, {pop: "outer"}, {send: via: "route"}]
 	}
 	shorten: {
 		hook: "tc/ingress"
@@ -126,6 +137,62 @@ func TestVerifiedStays(t *testing.T) {
 		received(t, program, socket)
 		if got := after(t); got != want {
 			t.Errorf("%s: the level is %d, want %d", program, got, want)
+		}
+	}
+}
+
+// A device has summed up the whole packet, here a VXLAN tunnel with checksums (see TestCompleteChecksums). What is
+// taken out, by even and odd numbers of bytes, isn't in the sum any more.
+func TestCompleteOutside(t *testing.T) {
+	needs.Root(t)
+	u := compileText(t, "unwrap.cue", []byte(unwrap), nil)
+	line, relayIn, _ := tunnel(t)
+	must(t, line.Relay.SetForwarding(true))
+	for _, family := range []int{4, 6} { // bpf_redirect_neigh leaves the link-layer header that came in the sum
+		must(t, line.RelayOut.AddNeighbour(line.PeerAddr.Of(family), line.PeerDev.MAC))
+	}
+	capture, err := line.PeerDev.Capture()
+	must(t, err)
+	defer capture.Stop()
+	sums := watchSums(t, line.PeerDev)
+	relay := loadRelay(t, u, line.Relay)
+	must(t, relay.Program("send").Attach(relayIn.Name), relay.Program("options").Attach(relayIn.Name))
+	n := 0
+	check := func(what string) {
+		t.Helper()
+		n++
+		must(t, testnet.Until(2*time.Second, "the packet's sum", func() bool {
+			return sums(t).count >= uint64(n) && len(arrived(capture)) >= n
+		}))
+		got, want := sums(t), sumOf(arrived(capture)[n-1].Data[14:])
+		if got.sum < 0 {
+			t.Fatalf("%s: the packet came without a sum (%d): this test shows nothing", what, got.sum)
+		} else if fold(uint64(got.sum)) != want {
+			t.Errorf("%s: the device's sum is %#04x, the packet's %#04x", what, fold(uint64(got.sum)), want)
+		}
+	}
+	ends := map[int][2]string{4: {"198.51.100.2", "198.51.100.1"}, 6: {"2001:db8:9::2", "2001:db8:9::1"}}
+	for _, outer := range []int{4, 6} {
+		client := listen(t, line.Client, netip.AddrPortFrom(netip.MustParseAddr(ends[outer][0]), 40001))
+		server := netip.MustParseAddr(ends[outer][1])
+		for _, inner := range []int{4, 6} {
+			to := netip.AddrPortFrom(line.PeerAddr.Of(inner), uint16(7000+n))
+			socket := listen(t, line.Peer, to)
+			for options := range 8 { // 0: none; else a header of so many bytes
+				for _, size := range []int{18, 19, 100, 1201} { // a shorter frame is padded
+					text := bytes.Repeat([]byte{byte(size + options)}, size)
+					packet := udpFrame(t, nil, nil, netip.AddrPortFrom(line.ClientAddr.Of(inner), 9), to, text)[14:]
+					port := uint16(5555)
+					if options > 0 {
+						port = 5556
+						packet = append(bytes.Repeat([]byte{byte(options - 1)}, options), packet...)
+					}
+					_, err := client.WriteToUDPAddrPort(packet, netip.AddrPortFrom(server, port))
+					must(t, err)
+					received(t, "the peer", socket)
+					check(fmt.Sprintf("IPv%d in IPv%d, %d bytes, %d of options", inner, outer, size, options))
+				}
+			}
 		}
 	}
 }

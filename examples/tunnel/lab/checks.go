@@ -117,11 +117,10 @@ func (l *Lab) Unusual(family int) error {
 			"options": {Options: true}, "a fragment": {Fragment: true},
 			"a fragment with options": {Options: true, Fragment: true},
 		} {
-			p.Hops, p.Payload = 9, []byte("sixteen bytes of "+name)
-			p.Payload = append(make([]byte, 7-(len(p.Payload)+7)%8), p.Payload...) // fragments have a multiple of 8
 			client, peer := l.ClientAddr.Of(family), l.Inner.Of(family)
 			in, out := p, p
-			in.Src, in.Dst, out.Src, out.Dst = client, peer, peer, client
+			in.Src, in.Dst, in.Hops, in.Payload = client, peer, 9, words(name+", into the tunnel")
+			out.Src, out.Dst, out.Hops, out.Payload = peer, client, 9, words(name+", out of it")
 			frame, err := l.Plain(in)
 			if err == nil {
 				err = same(in, l.ClientDev, device, frame)
@@ -139,6 +138,9 @@ func (l *Lab) Unusual(family int) error {
 		return nil
 	})
 }
+
+// words is a text of a length that a fragment has: a multiple of 8 bytes.
+func words(text string) []byte { return append(make([]byte, -len(text)&7), text...) }
 
 // same sends a packet from one device, and compares what arrives at another one, but for the link-layer header and the
 // hop.
