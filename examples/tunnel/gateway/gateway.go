@@ -106,9 +106,6 @@ func (g *Gateway) Close() error {
 	return g.relay.Close()
 }
 
-// Relay returns the gateway's relay, for its counters.
-func (g *Gateway) Relay() *tunnelrelay.Relay { return g.relay }
-
 // Add adds a tunnel. The first one of its kind has the programs of the kind attached, in the network namespace of the
 // calling thread.
 func (g *Gateway) Add(t Tunnel) error {
