@@ -26,7 +26,7 @@ var odd = map[string]func(p *sim.Packet, w *sim.World) bool{
 	"other_host":     func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToOther; return true },
 	"link_broadcast": func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToBroadcast; return true },
 	"link_multicast": func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToMulticast; return true },
-	"gso_packet":     func(p *sim.Packet, _ *sim.World) bool { p.GSO = 600; return true },
+	"gso_packet":     func(p *sim.Packet, _ *sim.World) bool { merge(p); return true },
 	"truncated":      func(p *sim.Packet, _ *sim.World) bool { p.Data = p.Data[:10]; return true },
 	"ip_options":     inIPv4(func(ip []byte) { ip[0]++ }),
 	"fragment":       inIPv4(func(ip []byte) { ip[6] |= 0x20 }),
@@ -45,6 +45,25 @@ var odd = map[string]func(p *sim.Packet, w *sim.World) bool{
 		return ok
 	},
 	"not_ip": func(p *sim.Packet, _ *sim.World) bool { binary.BigEndian.PutUint16(p.Data[12:], 0x88B5); return true },
+}
+
+// merge makes a GSO packet of one, of a type that may enter tunnels.
+func merge(p *sim.Packet) {
+	start, proto, field := 0, byte(0), 6
+	switch b := p.Data; {
+	case len(b) >= 34 && b[12] == 0x08 && b[13] == 0:
+		start, proto = 14+int(b[14]&15)*4, b[23]
+	case len(b) >= 54 && b[12] == 0x86 && b[13] == 0xdd:
+		start, proto = 54, b[20]
+	}
+	p.GSO = 600
+	if start == 0 || start+20 > len(p.Data) {
+		return
+	}
+	if p.Segments = 17; proto == 6 {
+		p.Segments, field = 6, 16
+	}
+	p.Partial = sim.Partial{Start: start, Field: start + field}
 }
 
 // inIPv4 changes the IPv4 header that follows the link-layer header, and its checksum.

@@ -512,7 +512,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if !segmentedOnly(w.path) {
 		// declined already
 	} else if moved {
-		w.guards = append([]ir.Stmt{w.ordinary(pos)}, w.guards...)
+		w.guards = slices.Concat(w.superPacketsOut(rw, hop, end), w.guards)
 	}
 	if moved {
 		rw.Trim = !isFrame(end)

@@ -41,10 +41,15 @@ func (w *rewriter) chooses(o *outHeader, f *spec.Field, as *spec.Assign) bool {
 	return true
 }
 
+// noSum reports whether a header that is put in goes without its checksum.
+func (w *rewriter) noSum(i int, o *outHeader, f *spec.Field) bool {
+	return o.whole == sumNone || o.whole == sumByDefault && i > 0 && absentOver(f, w.hdrs[i-1].h)
+}
+
 // wholeSum is the checksum of a header that is put in, over all that follows it; nil: it is left out.
 func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	k := f.Checksum
-	if o.whole == sumNone || o.whole == sumByDefault && i > 0 && absentOver(f, w.hdrs[i-1].h) {
+	if w.noSum(i, o, f) {
 		o.vals[f.Name.Value] = num(0)
 		return nil, true
 	}

@@ -277,6 +277,8 @@ func (r *run) meta(k ir.MetaKind) uint64 {
 		return uint64(r.packet.Partial.Start)<<16 | uint64(r.packet.Partial.Field)
 	case ir.Encapsulated:
 		return truth(r.packet.Tunnel)
+	case ir.SegmentFront:
+		return uint64(r.packet.segmentFront())
 	}
 	r.fail("unknown fact %d about the packet", k)
 	return 0

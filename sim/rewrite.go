@@ -27,6 +27,31 @@ func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
 	return p
 }
 
+// segmentFront is where the payload of the first segment begins, of a GSO packet that the kernel can cut with a tunnel's
+// headers in front; else 0.
+func (p *Packet) segmentFront() int {
+	start := p.Partial.Start
+	switch {
+	case start == 0 || p.GSO == 0:
+	case p.Segments == 17:
+		return start + 8
+	case p.Segments == 6 && start+12 < len(p.Data):
+		if size := int(p.Data[start+12]>>4) * 4; size >= 20 {
+			return start + size
+		}
+	}
+	return 0
+}
+
+// segmentFront is how many bytes from the network header on are in front of each segment's payload of the GSO packet
+// that leaves.
+func (r *run) segmentFront(w *ir.Rewrite) uint64 {
+	if w.Encap != nil {
+		return r.uint(w.Encap.Front)
+	}
+	return uint64(r.offset(w.NewFront) - w.L2)
+}
+
 // movesHeaders reports whether a rewrite moves headers inside the packet: then the whole front is written again.
 func movesHeaders(w *ir.Rewrite) bool {
 	return w.Family != 0 || w.PopInner || w.Resize == ir.MoveHeaders || w.Resize == ir.MoveEither
@@ -141,6 +166,13 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	}
 	if i := slices.Index(written[kept:newFront], false); i >= 0 {
 		r.fail("byte %d of the new front is not written", kept+i)
+	}
+	switch {
+	case out.GSO == 0 || w.Resize == ir.InPlace && w.Family == 0:
+	case w.Encap == nil || out.Tunnel:
+		r.fail("a GSO packet gets other headers, which the kernel doesn't know of")
+	default:
+		out.Tunnel, out.Segments = true, 0
 	}
 	out.Data = data
 	out.Partial = partial

@@ -234,6 +234,9 @@ func (f *function) meta(k ir.MetaKind) string {
 	case ir.Encapsulated:
 		f.needs["facts"] = "yes"
 		return "fr_encapsulated(skb)"
+	case ir.SegmentFront:
+		f.needs["facts"], f.needs["segments"] = "yes", "yes"
+		return "fr_segment_front(skb)"
 	case ir.LinkType:
 		return "skb->pkt_type"
 	case ir.LeaseValid:

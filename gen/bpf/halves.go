@@ -285,11 +285,7 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	o.oldLen = o.names.own("headers_len")
 	o.constant(o.oldLen, s.Rewrite.OldFront.Const)
 	give("const __u32 "+w.oldLen, o.oldLen)
-	family := "0"
-	if s.Rewrite.Family != 0 {
-		family = fmt.Sprintf("FR_TO_IPV%d", s.Rewrite.Family)
-	}
-	give("const int how", family)
+	give("const int how", family(s.Rewrite))
 	w.names["how"] = true
 
 	w.declaring = true

@@ -123,10 +123,14 @@ func (f *function) hopPointer(h *ir.HopRef) string {
 	return "&" + strings.TrimSuffix(hop, ".")
 }
 
-// headers returns the size of the network-layer packet's headers in the packet that a rewrite makes.
+// headers returns the size of the network-layer packet's headers in the packet that a rewrite makes, of a GSO packet
+// those of a segment.
 func (f *function) headers(w *ir.Rewrite) string {
-	if w == nil {
+	switch {
+	case w == nil:
 		return ""
+	case w.Encap != nil:
+		return f.expr(w.Encap.Front)
 	}
 	return f.offset(plus(w.NewFront, -w.L2))
 }

@@ -133,10 +133,8 @@ func (w *writer) room() {
 	switch {
 	case w.half != nil:
 		how = append(how, "how")
-	case rw.Family == 4:
-		how = append(how, "FR_TO_IPV4")
-	case rw.Family == 6:
-		how = append(how, "FR_TO_IPV6")
+	case rw.Encap != nil || rw.Family != 0:
+		how = append(how, family(rw))
 	}
 	switch rw.Resize {
 	case ir.InPlace:
@@ -168,6 +166,26 @@ func (w *writer) room() {
 	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault),
 		w.reasonOf(w.fwd.NoRoom)))
 	w.changed, w.moves = true, true
+}
+
+// family says how the kernel learns which IP version the packet gets, and of a GSO packet, which tunnel.
+func family(rw *ir.Rewrite) string {
+	change := "0"
+	if rw.Family != 0 {
+		change = fmt.Sprintf("FR_TO_IPV%d", rw.Family)
+	}
+	e := rw.Encap
+	if e == nil {
+		return change
+	}
+	tunnel := fmt.Sprintf("FR_IN_IPV%d", e.Family)
+	if e.UDP {
+		tunnel += " | FR_IN_UDP"
+	}
+	if e.Ethernet {
+		tunnel += " | FR_IN_ETHERNET"
+	}
+	return fmt.Sprintf("skb->gso_size ? %s : %s", tunnel, change)
 }
 
 // cutOff renders what is done where bytes follow what is sent: the only time that the packet may move here.

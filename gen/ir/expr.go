@@ -72,6 +72,9 @@ const (
 	// Encapsulated holds where the segments of a GSO packet begin with a tunnel's headers, which the kernel repeats in
 	// front of each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
 	Encapsulated
+	// SegmentFront is, of a GSO packet that the kernel can cut up with a tunnel's headers in front (Encap): where the
+	// payload of its first segment begins. 0 of all others, and where the kernel doesn't say.
+	SegmentFront
 )
 
 // Whom a frame is addressed to, as Linux numbers it (include/uapi/linux/if_packet.h).

@@ -46,6 +46,7 @@ type Rewrite struct {
 	L2       int // bytes of the link-layer headers in the frame that leaves: where the network header begins
 	OldFront Off
 	NewFront Off // Base is OldFront.Base or nil
+	Encap    *Encap
 	Unmoved  Off // unless InPlace: after the last header that came in front of all that is taken out or put in
 	Payload  Expr
 	Trim     bool // cut the tail off
@@ -64,6 +65,9 @@ type Rewrite struct {
 func (w *Rewrite) parts(v *visitor) {
 	v.bounds(w.OldFront, w.NewFront, w.Unmoved)
 	v.exprs(w.Payload, w.Priority, w.Mark)
+	if w.Encap != nil {
+		v.exprs(w.Encap.Front)
+	}
 	for _, b := range w.Blanks {
 		v.bounds(b.At)
 		v.exprs(b.Len)
@@ -92,6 +96,16 @@ func (v *visitor) term(t Term) {
 	if t.Region {
 		v.bytes(t.At, t.Max)
 	}
+}
+
+// Encap says which tunnel's headers a rewrite puts in front of all that came. A GSO packet that has them leaves in one
+// piece: the kernel repeats them in front of each segment when it cuts it, with lengths that fit, and an outer IPv4
+// identification that counts up. Resize is MoveHeaders; room and Family are the kernel's business in one step then.
+type Encap struct {
+	Family   int  // of the IP header outside: 4 or 6
+	UDP      bool // a UDP header without a checksum is after it; else the packet that came is
+	Ethernet bool // an Ethernet header is in front of the packet that came
+	Front    Expr // bytes in front of each segment's payload, from the outer IP header on
 }
 
 // Store writes one value at an offset of the packet that leaves. Uint values take Size 1, 2, 4 or 8 bytes (a cell holds

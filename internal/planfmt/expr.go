@@ -19,6 +19,7 @@ var metaNames = map[ir.MetaKind]string{
 	ir.GSOSize: "gso_size", ir.SKBMark: "skb_mark", ir.SKBPrio: "skb_priority", ir.LinkProto: "link_proto",
 	ir.LinkType:   "link_type",
 	ir.LeaseValid: "lease_valid", ir.Partial: "partial", ir.Encapsulated: "encapsulated",
+	ir.SegmentFront: "segment_front",
 }
 
 // expr returns the text of an expression.

@@ -151,6 +151,16 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 	if r.Summed > 0 {
 		text += fmt.Sprintf(", checksums gone: %d", r.Summed)
 	}
+	if e := r.Encap; e != nil {
+		text += fmt.Sprintf(", segments in IPv%d", e.Family)
+		if e.UDP {
+			text += " and UDP"
+		}
+		if e.Ethernet {
+			text += " and Ethernet"
+		}
+		text += " after " + expr(e.Front)
+	}
 	w.line(r.Pos, "%s", text)
 	w.nested(func() {
 		if len(r.Parts) > 0 {

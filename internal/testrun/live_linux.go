@@ -574,8 +574,24 @@ func (l *Live) parse(record []byte) Seen {
 	if s.Packet.GSO != 0 {
 		s.GSOType = binary.NativeEndian.Uint32(record[seenShared+l.layout.sharedGSO:])
 		s.Packet.Tunnel = s.GSOType&gsoEncap != 0
+		s.Packet.Segments = segments(s.GSOType)
 	}
 	return s
+}
+
+// segments is the protocol of the segments of a GSO packet of this type, if the kernel can cut it with a tunnel's headers
+// in front.
+func segments(kind uint32) uint8 {
+	const tcp, udp, dodgy, ecn, fixedID, accECN = 1<<0 | 1<<4, 1 << 17, 1 << 1, 1 << 2, 1 << 3, 1 << 19
+	switch {
+	case kind&^(tcp|udp|dodgy|ecn|fixedID|accECN) != 0:
+		return 0
+	case kind&udp != 0:
+		return 17
+	case kind&tcp != 0:
+		return 6
+	}
+	return 0
 }
 
 // Counted is how many packets the programs have counted under a reason, by its place in the relay's array.

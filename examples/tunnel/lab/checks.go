@@ -89,6 +89,37 @@ func (l *Lab) Stream(family, size int, least uint64) error {
 	})
 }
 
+// SuperPackets sends streams and datagrams into the tunnel as packets that the kernel cuts into segments: at the other
+// end, and as they leave the gateway. Where it can cut them in this tunnel, none passes to the stack.
+func (l *Lab) SuperPackets() (err error) {
+	defer func() {
+		err = errors.Join(err, l.ClientDev.SetSegmentation(false), l.RelayOut.SetTxChecksum(true))
+	}()
+	if err := l.ClientDev.SetSegmentation(true); err != nil {
+		return err
+	}
+	before, err := l.Gateway.Out(l.Kind).Count("gso_packet")
+	if err != nil {
+		return err
+	}
+	for _, whole := range []bool{true, false} {
+		if err := l.RelayOut.SetTxChecksum(whole); err != nil {
+			return err
+		}
+		for _, family := range l.Families() {
+			if err := errors.Join(l.TCP(family, 400_000), l.Datagrams(family, 1000, 9)); err != nil {
+				return fmt.Errorf("super-packets of IPv%d, whole %v: %w", family, whole,
+					errors.Join(err, l.counted()))
+			}
+		}
+	}
+	after, err := l.Gateway.Out(l.Kind).Count("gso_packet")
+	if passed := after.Packets - before.Packets; err != nil || (passed > 0) != l.Sums {
+		return errors.Join(fmt.Errorf("%d super-packets have passed to the stack", passed), err, l.counted())
+	}
+	return nil
+}
+
 // injected sends a frame from one device, and waits for that which ends with the same bytes at another one.
 func injected(from, to *testnet.Dev, frame, end []byte) (f testnet.Frame, err error) {
 	capture, err := to.Capture()

@@ -12,6 +12,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -75,6 +77,50 @@ func (l *Lab) UDP(family, size int) error {
 		return errors.New("out of the tunnel: other bytes than were sent")
 	}
 	return nil
+}
+
+// Datagrams sends that many datagrams of that size from the client to the peer, as one packet (GSO) that the kernel cuts
+// up where it has to, and waits for them.
+func (l *Lab) Datagrams(family, size, n int) error {
+	peer, err := listen(l.Peer, netip.AddrPortFrom(l.Inner.Of(family), 7000))
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	if err := l.SendDatagrams(family, size, n); err != nil {
+		return err
+	}
+	got, sent := make([]byte, 1<<16), data(size*n)
+	for i := range n {
+		read, _, err := peer.ReadFromUDPAddrPort(got)
+		if err != nil {
+			return fmt.Errorf("datagram %d of %d: %w", i+1, n, err)
+		}
+		if !bytes.Equal(got[:read], sent[i*size:][:size]) {
+			return fmt.Errorf("datagram %d of %d: other bytes than were sent", i+1, n)
+		}
+	}
+	return nil
+}
+
+// SendDatagrams only sends them.
+func (l *Lab) SendDatagrams(family, size, n int) error {
+	client, err := listen(l.Client, netip.AddrPortFrom(l.clientAddr(family), 0))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	raw, err := client.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_SEGMENT, size) })
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	_, err = client.WriteToUDPAddrPort(data(size*n), netip.AddrPortFrom(l.Inner.Of(family), 7000))
+	return err
 }
 
 // TCP sends that many bytes from the client to the peer, and then back.

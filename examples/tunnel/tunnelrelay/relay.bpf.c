@@ -13,6 +13,7 @@
 #define FR_NEEDS_SHARED 2305
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
+#define FR_NEEDS_SEGMENTS
 #include "fastrelay.h"
 
 /* Headers of packets. */
@@ -283,7 +284,8 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP |
+			    FR_IN_ETHERNET : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
 	if (unlikely(data + 76 > (void *)(long)skb->data_end))
@@ -507,7 +509,8 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb,
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP |
+			    FR_IN_ETHERNET : FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
 	if (unlikely(data + 96 > (void *)(long)skb->data_end))
@@ -604,7 +607,8 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_vxlan_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_vxlan_out_address_family);
@@ -614,7 +618,9 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 	      ((partial_3 >> 16) >= inner_options_end &&
 	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (56ULL + payload_len_3))))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 56 :
+			       inner_options_end + (56ULL + payload_len_3)))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return vxlan_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
@@ -667,7 +673,8 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_vxlan_out_address_family);
@@ -677,7 +684,9 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (36ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 36 :
+				       inner_options_end + (36ULL + payload_len)))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
 
 		/* {count: "n.packets"}, */
@@ -735,7 +744,9 @@ static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void 
 					   ld32(n->remote + 12) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
 	if (unlikely(data + 72 > (void *)(long)skb->data_end))
@@ -936,7 +947,8 @@ static __always_inline int vxlan_out_ipv6_send_2(struct __sk_buff *skb, void *da
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_vxlan_out_fault, reason_vxlan_out_no_memory);
 	if (unlikely(data + 92 > (void *)(long)skb->data_end))
@@ -1010,7 +1022,8 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 		fr_shared_add(n->packets, 1);
 		return vxlan_out_ipv6_send(skb, data, payload_len, n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_vxlan_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_vxlan_out_address_family);
@@ -1019,7 +1032,9 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
 		return fr_up(skb, reason_vxlan_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, 110ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 56 :
+			       110ULL + payload_len_2))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return vxlan_out_ipv6_send_2(skb, data, payload_len_2, n);
@@ -1052,7 +1067,8 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_vxlan_out_address_family);
@@ -1061,7 +1077,9 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_vxlan_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 90ULL + payload_len)))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 36 :
+				       90ULL + payload_len))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_vxlan_out_no_route));
 
 		/* {count: "n.packets"}, */
@@ -1182,7 +1200,8 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP |
+			    FR_IN_ETHERNET : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_out_fault,
 				 reason_geneve_out_no_memory);
@@ -1431,7 +1450,8 @@ geneve_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 inner_o
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP |
+			    FR_IN_ETHERNET : FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_out_fault,
 				 reason_geneve_out_no_memory);
@@ -1532,7 +1552,8 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 		return geneve_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2,
 						     n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_geneve_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_geneve_out_address_family);
@@ -1542,7 +1563,9 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 	      ((partial_3 >> 16) >= inner_options_end &&
 	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (64ULL + payload_len_3))))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 64 :
+			       inner_options_end + (64ULL + payload_len_3)))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return geneve_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
@@ -1596,7 +1619,8 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_geneve_out_address_family);
@@ -1606,7 +1630,9 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (44ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
+				       inner_options_end + (44ULL + payload_len)))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
 
 		/* {count: "n.packets"}, */
@@ -1638,7 +1664,9 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 					   ld32(n->remote + 12) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_out_fault,
 				 reason_geneve_out_no_memory);
@@ -1864,7 +1892,8 @@ static __always_inline int geneve_out_ipv6_send_2(struct __sk_buff *skb, void *d
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP | FR_IN_ETHERNET : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_geneve_out_fault,
 				 reason_geneve_out_no_memory);
@@ -1941,7 +1970,8 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 		fr_shared_add(n->packets, 1);
 		return geneve_out_ipv6_send(skb, data, payload_len, n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_geneve_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_geneve_out_address_family);
@@ -1950,7 +1980,9 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
 		return fr_up(skb, reason_geneve_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, 118ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 64 :
+			       118ULL + payload_len_2))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return geneve_out_ipv6_send_2(skb, data, payload_len_2, n);
@@ -1984,7 +2016,8 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_geneve_out_address_family);
@@ -1993,7 +2026,9 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_geneve_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 98ULL + payload_len)))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
+				       98ULL + payload_len))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_geneve_out_no_route));
 
 		/* {count: "n.packets"}, */
@@ -2109,7 +2144,7 @@ static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *d
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
 	if (unlikely(data + 46 > (void *)(long)skb->data_end))
@@ -2158,7 +2193,8 @@ static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb, vo
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 :
+			    FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
 	if (unlikely(data + 66 > (void *)(long)skb->data_end))
@@ -2183,6 +2219,32 @@ static __always_inline int ipip_out_ipv4_any_send_ipv6(struct __sk_buff *skb, vo
 
 	fr_count(reason_ipip_out_sent, len);
 	return fr_send(&n->hop_remote, direct);
+}
+
+static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *data,
+						  __u64 inner_options_end, __u64 inner_end,
+						  struct val_networks *n)
+{
+	/* {send: {from: "n.local", to: "n.remote"}}, */
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		return fr_up(skb, reason_ipip_out_gso_packet);
+	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
+		return fr_up(skb, reason_ipip_out_address_family);
+	__u64 payload_len = inner_end - inner_options_end;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= inner_options_end &&
+	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
+		return fr_up(skb, reason_ipip_out_partial_checksum);
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 26 :
+			       inner_options_end + (26ULL + payload_len)))))
+		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
+
+	/* {count: "n.packets"}, */
+	fr_shared_add(n->packets, 1);
+	return ipip_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, n);
 }
 
 static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, void *data_end)
@@ -2233,7 +2295,8 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
 	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_ipip_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_ipip_out_address_family);
@@ -2243,27 +2306,17 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (6ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 6 :
+				       inner_options_end + (6ULL + payload_len)))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
 		return ipip_out_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 	}
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_ipip_out_gso_packet);
-	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
-		return fr_up(skb, reason_ipip_out_address_family);
-	__u64 payload_len_2 = inner_end - inner_options_end;
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 ||
-	      ((partial_2 >> 16) >= inner_options_end &&
-	       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
-		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (26ULL + payload_len_2))))
-		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
-	fr_shared_add(n->packets, 1);
-	return ipip_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
+
+	return ipip_out_ipv4_any_rest(skb, data, inner_options_end, inner_end, n);
 }
 
 static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
@@ -2284,7 +2337,8 @@ static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *
 					   ld32(n->remote + 12) + 0x2980);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -2325,7 +2379,8 @@ static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, void *data,
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV6 : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_ipip_out_fault, reason_ipip_out_no_memory);
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
@@ -2379,7 +2434,8 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	/* let plain = [{when: "!n.v6", outer: "ipv4"}, {outer: "ipv6"}] */
 	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_ipip_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_ipip_out_address_family);
@@ -2388,14 +2444,17 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_ipip_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 60ULL + payload_len)))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 6 :
+				       60ULL + payload_len))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
 
 		/* {count: "n.packets"}, */
 		fr_shared_add(n->packets, 1);
 		return ipip_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front_2 = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front_2 != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_ipip_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_ipip_out_address_family);
@@ -2404,7 +2463,9 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
 		return fr_up(skb, reason_ipip_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, 80ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front_2 + 26 :
+			       80ULL + payload_len_2))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_ipip_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return ipip_out_ipv6_send(skb, data, payload_len_2, n);
@@ -2498,7 +2559,8 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
+			    0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
@@ -2693,7 +2755,8 @@ static __always_inline int fou_out_ipv4_any_send_ipv6_2(struct __sk_buff *skb, v
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP :
+			    FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
@@ -2773,7 +2836,8 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_fou_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_fou_out_address_family);
@@ -2783,7 +2847,9 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 	      ((partial_3 >> 16) >= inner_options_end &&
 	       (partial_3 & 0xffff) < ((inner_options_end + payload_len_3) - 1))))
 		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (34ULL + payload_len_3))))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 34 :
+			       inner_options_end + (34ULL + payload_len_3)))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return fou_out_ipv4_any_send_ipv6_2(skb, data, inner_options_end, payload_len_3, n);
@@ -2837,7 +2903,8 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_fou_out_address_family);
@@ -2847,7 +2914,9 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (14ULL + payload_len))))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 14 :
+				       inner_options_end + (14ULL + payload_len)))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
 
 		/* {count: "n.packets"}, */
@@ -2881,7 +2950,8 @@ static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 					   ld32(n->remote + 12) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
 	if (unlikely(data + 50 > (void *)(long)skb->data_end))
@@ -3053,7 +3123,8 @@ static __always_inline int fou_out_ipv6_send_2(struct __sk_buff *skb, void *data
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV6 | FR_IN_UDP : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_fou_out_fault, reason_fou_out_no_memory);
 	if (unlikely(data + 70 > (void *)(long)skb->data_end))
@@ -3110,7 +3181,8 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 		fr_shared_add(n->packets, 1);
 		return fou_out_ipv6_send(skb, data, payload_len, n);
 	}
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_fou_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_fou_out_address_family);
@@ -3119,7 +3191,9 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 	if (!(partial_2 == 0 ||
 	      ((partial_2 >> 16) >= 54 && (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
 		return fr_up(skb, reason_fou_out_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, 88ULL + payload_len_2)))
+	if (unlikely(!fr_fits(&n->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 34 :
+			       88ULL + payload_len_2))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
 	fr_shared_add(n->packets, 1);
 	return fou_out_ipv6_send_2(skb, data, payload_len_2, n);
@@ -3153,7 +3227,8 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 	/* {when: "!n.v6 && !n.sums", outer: "ipv4", udp: {}}, */
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_fou_out_address_family);
@@ -3162,7 +3237,9 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_fou_out_partial_checksum);
-		if (unlikely(!fr_fits(&n->hop_remote, 68ULL + payload_len)))
+		if (unlikely(!fr_fits(&n->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 14 :
+				       68ULL + payload_len))))
 			return fr_up(skb, fr_unfit(&n->hop_remote, reason_fou_out_no_route));
 
 		/* {count: "n.packets"}, */

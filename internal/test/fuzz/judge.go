@@ -37,7 +37,11 @@ func judge(frame []byte) (wrong string, known bool) {
 	if udp, ok := p.TransportLayer().(*layers.UDP); ok && proto == layers.IPProtocolUDP && int(udp.Length) != rest {
 		return fmt.Sprintf("udp: a length of %d in an IP payload of %d", udp.Length, rest), true
 	}
+	network := p.NetworkLayer() // the one in front of the layer at hand
 	for _, l := range p.Layers() {
+		if n, ok := l.(gopacket.NetworkLayer); ok {
+			network = n
+		}
 		c, ok := l.(checked)
 		if !ok {
 			continue
@@ -45,13 +49,13 @@ func judge(frame []byte) (wrong string, known bool) {
 		if t, ok := l.(interface {
 			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
 		}); ok {
-			if t.SetNetworkLayerForChecksum(p.NetworkLayer()) != nil {
+			if t.SetNetworkLayerForChecksum(network) != nil {
 				return "", false
 			}
 		}
 		if udp, ok := l.(*layers.UDP); ok && udp.Checksum == 0 {
-			if isV6(frame) {
-				return noSum, true
+			if network.LayerType() == layers.LayerTypeIPv6 {
+				wrong = noSum
 			}
 			continue
 		}
@@ -65,7 +69,7 @@ func judge(frame []byte) (wrong string, known bool) {
 				true
 		}
 	}
-	return "", true
+	return wrong, true
 }
 
 // wrongInside reports whether the payload of the IP packet that came holds the one that left, and that was wrong there
