@@ -11,6 +11,7 @@
 #define FR_REASONS 147
 #define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
+#define FR_NEEDS_SEGMENTS
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -1104,7 +1105,8 @@ static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __
 					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x48a);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 28, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 28,
+			    skb->gso_size ? FR_IN_IPV4 : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_tunnel_fault, reason_tunnel_no_memory);
 
@@ -1153,7 +1155,8 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tunnel_no_match);
 
 	/* do: [{push: {ipv4: {dscp: 0, ecn: 0, ttl: 5}, before: "inner"}}, {send: {from: "set... */
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= udp_end)))
 		return fr_up(skb, reason_tunnel_gso_packet);
 	if (((ldv64(set_here) == 0 &&
 	      ldv32(set_here + 8) == 0xffff0000) != (ldv64(set_there) == 0 &&
@@ -1182,7 +1185,9 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ldv32(set_here + 12);
 	fib_1.dst[0] = ldv32(set_there + 12);
-	if (fr_route(skb, &fib_1, 48ULL + payload_len, &hop_1))
+	if (fr_route(skb, &fib_1,
+		     (skb->gso_size ? skb->gso_size + segment_front + 6 : 48ULL + payload_len),
+		     &hop_1))
 		return fr_up(skb, reason_tunnel_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_tunnel_no_route));

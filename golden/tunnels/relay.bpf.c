@@ -13,6 +13,7 @@
 #define FR_NEEDS_SHARED 1025
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
+#define FR_NEEDS_SEGMENTS
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -2116,7 +2117,8 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP |
+			    FR_IN_ETHERNET : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 84 > (void *)(long)skb->data_end))
@@ -2192,7 +2194,7 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 46 > (void *)(long)skb->data_end))
@@ -2241,7 +2243,8 @@ static __always_inline int enter_ipv4_any_send_ipv6(struct __sk_buff *skb, void 
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), FR_TO_IPV6, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV6 :
+			    FR_TO_IPV6, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 66 > (void *)(long)skb->data_end))
@@ -2521,7 +2524,8 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
-			    (inner_options_end - 14), 0, &data);
+			    (inner_options_end - 14), skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP :
+			    0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
@@ -2573,7 +2577,8 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_enter_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_enter_gso_packet);
 	if (((ldv64(set_local4) == 0 &&
 	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
@@ -2590,7 +2595,9 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 	      ((partial >> 16) >= inner_options_end &&
 	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (14ULL + payload_len))))
+	if (unlikely(!fr_fits(&r->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 14 :
+			       inner_options_end + (14ULL + payload_len)))))
 		return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
 	return enter_ipv4_any_send_5(skb, data, inner_options_end, payload_len, r);
 }
@@ -2698,7 +2705,8 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 	}
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -2715,7 +2723,9 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (26ULL + payload_len))))
+		if (unlikely(!fr_fits(&r->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 26 :
+				       inner_options_end + (26ULL + payload_len)))))
 			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
 		return enter_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len, r);
 	}
@@ -2777,7 +2787,8 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 	}
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -2794,7 +2805,9 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		      ((partial >> 16) >= inner_options_end &&
 		       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, inner_options_end + (44ULL + payload_len))))
+		if (unlikely(!fr_fits(&r->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
+				       inner_options_end + (44ULL + payload_len)))))
 			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
 		return enter_ipv4_any_send_2(skb, data, inner_options_end, payload_len, r);
 	}
@@ -2810,7 +2823,8 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 	}
 	if (fr_has(r_2)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front_2 = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front_2 != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
@@ -2827,8 +2841,9 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 		      ((partial_2 >> 16) >= inner_options_end &&
 		       (partial_2 & 0xffff) < ((inner_options_end + payload_len_2) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote, inner_options_end +
-				      (6ULL + payload_len_2))))
+		if (unlikely(!fr_fits(&r_2->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front_2 + 6 :
+				       inner_options_end + (6ULL + payload_len_2)))))
 			return fr_up(skb, fr_unfit(&r_2->hop_remote, reason_enter_no_route));
 		return enter_ipv4_any_send_3(skb, data, inner_options_end, payload_len_2, r_2);
 	}
@@ -2995,7 +3010,9 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 					   ld32(r->remote + 12) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP | FR_IN_ETHERNET :
+			    FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 80 > (void *)(long)skb->data_end))
@@ -3064,7 +3081,8 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 					   ld32(r->remote + 12) + 0x2980);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 : FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -3105,7 +3123,8 @@ static __always_inline int enter_ipv6_send(struct __sk_buff *skb, void *data, __
 						      ((be8(&ipv6->hop_limit) - 1) & 255));
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV6 : 0, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
@@ -3353,7 +3372,8 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 					   ld32(r->remote.addr + 12) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
+	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
+			    skb->gso_size ? FR_IN_IPV4 | FR_IN_UDP : FR_TO_IPV4, &data);
 	if (unlikely(err))
 		return fr_failed(skb, len, err, reason_enter_fault, reason_enter_no_memory);
 	if (unlikely(data + 50 > (void *)(long)skb->data_end))
@@ -3403,7 +3423,8 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_enter_no_fou4);
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
-	if (skb->gso_size != 0)
+	__u64 segment_front = fr_segment_front(skb);
+	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 		return fr_up(skb, reason_enter_gso_packet);
 	if (((ldv64(set_local4) == 0 &&
 	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
@@ -3419,7 +3440,9 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 		return fr_up(skb, reason_enter_partial_checksum);
-	if (unlikely(!fr_fits(&r->hop_remote, 68ULL + payload_len)))
+	if (unlikely(!fr_fits(&r->hop_remote,
+			      (skb->gso_size ? skb->gso_size + segment_front + 14 :
+			       68ULL + payload_len))))
 		return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
 	return enter_ipv6_send_ipv4_5(skb, data, payload_len, r);
 }
@@ -3507,15 +3530,23 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 	return enter_ipv6_rest_4(skb, data, inner_end);
 }
 
-static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 inner_end,
-					     struct val_ipip6 *r)
+static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 inner_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
+	struct val_ipip6 *r;
+	{
+		struct key_ipip6 key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r = find_ipip6(&key);
+	}
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -3531,7 +3562,9 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, 80ULL + payload_len)))
+		if (unlikely(!fr_fits(&r->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 26 :
+				       80ULL + payload_len))))
 			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
 		return enter_ipv6_send(skb, data, payload_len, r);
 	}
@@ -3583,7 +3616,8 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 	/* {lookup: r: geneve4: ["inner.dst"], do: [ */
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -3599,7 +3633,9 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if (!(partial == 0 ||
 		      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r->hop_remote, 98ULL + payload_len)))
+		if (unlikely(!fr_fits(&r->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front + 44 :
+				       98ULL + payload_len))))
 			return fr_up(skb, fr_unfit(&r->hop_remote, reason_enter_no_route));
 		return enter_ipv6_send_ipv4_2(skb, data, payload_len, r);
 	}
@@ -3615,7 +3651,8 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 	}
 	if (fr_has(r_2)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
-		if (skb->gso_size != 0)
+		__u64 segment_front_2 = fr_segment_front(skb);
+		if (!(skb->gso_size == 0 || (segment_front_2 != 0 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
@@ -3632,22 +3669,14 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 		      ((partial_2 >> 16) >= 54 &&
 		       (partial_2 & 0xffff) < ((54ULL + payload_len_2) - 1))))
 			return fr_up(skb, reason_enter_partial_checksum);
-		if (unlikely(!fr_fits(&r_2->hop_remote, 60ULL + payload_len_2)))
+		if (unlikely(!fr_fits(&r_2->hop_remote,
+				      (skb->gso_size ? skb->gso_size + segment_front_2 + 6 :
+				       60ULL + payload_len_2))))
 			return fr_up(skb, fr_unfit(&r_2->hop_remote, reason_enter_no_route));
 		return enter_ipv6_send_ipv4_3(skb, data, payload_len_2, r_2);
 	}
 
-	/* {lookup: r: ipip6: ["inner.dst"], do: [ */
-	struct val_ipip6 *r_3;
-	{
-		struct key_ipip6 key __attribute__((aligned(8))) = {};
-
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		r_3 = find_ipip6(&key);
-	}
-
-	return enter_ipv6_rest_2(skb, data, inner_end, r_3);
+	return enter_ipv6_rest_2(skb, data, inner_end);
 }
 
 static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *data_end)

@@ -15,6 +15,7 @@
  *	FR_NEEDS_SCRATCH	where it moves payloads
  *	FR_NEEDS_ZEROS	a power of two, where it makes zeros of up to so many bytes of a header
  *	FR_NEEDS_FACTS	where it asks what the kernel knows about a packet
+ *	FR_NEEDS_SEGMENTS	where GSO packets enter tunnels
  *
  * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the
  * same checksum as network order does (RFC 1071, 2.B), and needs no byte swaps.
@@ -83,7 +84,13 @@ enum {
 	BPF_F_RECOMPUTE_CSUM = 1 << 0,	    /* bpf_skb_store_bytes */
 	BPF_F_PSEUDO_HDR = 1 << 4,	    /* bpf_l4_csum_replace */
 	BPF_F_MARK_MANGLED_0 = 1 << 5,	    /* bpf_l4_csum_replace */
-	BPF_F_ADJ_ROOM_NO_CSUM_RESET = 1 << 5, /* bpf_skb_adjust_room */
+	BPF_F_ADJ_ROOM_NO_CSUM_RESET = 1 << 5, /* bpf_skb_adjust_room, as all that follow */
+	BPF_F_ADJ_ROOM_FIXED_GSO = 1 << 0,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 = 1 << 1,
+	BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 = 1 << 2,
+	BPF_F_ADJ_ROOM_ENCAP_L4_UDP = 1 << 4,
+	BPF_F_ADJ_ROOM_ENCAP_L2_ETH = 1 << 6,
+	BPF_ADJ_ROOM_ENCAP_L2_SHIFT = 56,
 	BPF_ADJ_ROOM_MAC = 1,
 	BPF_CSUM_LEVEL_DEC = 2,
 };
@@ -810,6 +817,10 @@ enum {
 enum {
 	FR_CHECKSUM_PARTIAL = 3,     /* include/linux/skbuff.h */
 	FR_GSO_ENCAP_ALL = 0x3f << 6, /* SKB_GSO_GRE to SKB_GSO_UDP_TUNNEL_CSUM */
+	FR_GSO_TCP = 1 << 0 | 1 << 4, /* SKB_GSO_TCPV4, SKB_GSO_TCPV6 */
+	FR_GSO_UDP_L4 = 1 << 17,
+	/* and SKB_GSO_DODGY, _TCP_ECN, _TCP_FIXEDID (until Linux 6.17), _TCP_ACCECN */
+	FR_GSO_KNOWN = FR_GSO_TCP | FR_GSO_UDP_L4 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 19,
 };
 
 #define FR_AT(type, member)                                                                        \
@@ -882,22 +893,55 @@ static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial,
 	return skb->gso_size && (!fr_facts || field < partial >> 16);
 }
 
+/* What kind of GSO packet it is, as SKB_GSO_...; 0 where the kernel doesn't say. */
+static __always_inline __u32 fr_gso_type(struct __sk_buff *skb)
+{
+	const void *k = skb, *shared;
+
+	if (!(fr_facts & FR_FACTS_READ))
+		return 0;
+	shared = (const void *)fr_kernel(k + FR_AT(sk_buff___fr, head), 8) +
+		 fr_kernel(k + FR_AT(sk_buff___fr, end), 4);
+	return fr_kernel(shared + FR_AT(skb_shared_info___fr, gso_type), 4);
+}
+
 /*
  * Each segment of a GSO packet begins with the headers of a tunnel, up to the inner transport
  * header.
  */
 static __noinline int fr_encapsulated(struct __sk_buff *skb)
 {
-	const void *k = skb, *shared;
-	__u32 type;
-
-	if (!(fr_facts & FR_FACTS_READ))
-		return 0;
-	shared = (const void *)fr_kernel(k + FR_AT(sk_buff___fr, head), 8) +
-		 fr_kernel(k + FR_AT(sk_buff___fr, end), 4);
-	type = fr_kernel(shared + FR_AT(skb_shared_info___fr, gso_type), 4);
-	return (type & FR_GSO_ENCAP_ALL) != 0;
+	return (fr_gso_type(skb) & FR_GSO_ENCAP_ALL) != 0;
 }
+
+#ifdef FR_NEEDS_SEGMENTS
+
+/*
+ * Where the first segment's payload begins, of a GSO packet that the kernel can cut when the
+ * headers of a tunnel are in front of it. 0 of others: of other types, in a tunnel already, or
+ * a list of packets (SKB_GSO_FRAGLIST); and where the kernel doesn't say.
+ */
+static __noinline __u32 fr_super_front(struct __sk_buff *skb)
+{
+	__u32 type = fr_gso_type(skb), start = fr_partial(skb) >> 16;
+	__u8 words;
+
+	if (!start || type & ~FR_GSO_KNOWN)
+		return 0;
+	if (type & FR_GSO_UDP_L4)
+		return start + 8;
+	if (!(type & FR_GSO_TCP) || bpf_skb_load_bytes(skb, start + 12, &words, 1))
+		return 0;
+	words >>= 4;
+	return words < 5 ? 0 : start + words * 4;
+}
+
+static __always_inline __u32 fr_segment_front(struct __sk_buff *skb)
+{
+	return skb->gso_size ? fr_super_front(skb) : 0;
+}
+
+#endif
 
 #endif
 
@@ -920,6 +964,10 @@ enum {
 	FR_TO_IPV6 = 1 << 2,	/* the network header becomes IPv6: 20 bytes more */
 	FR_POP_INNER = 1 << 3,	/* take the VLAN tag in the frame out: 4 bytes less */
 	FR_POP_TAG = 1 << 4,	/* and the one in the metadata, in front of it */
+	FR_IN_IPV4 = 1 << 5,	/* a GSO packet gets the headers of a tunnel: IPv4, */
+	FR_IN_IPV6 = 1 << 6,	/* or IPv6, */
+	FR_IN_UDP = 1 << 7,	/* UDP without a checksum, */
+	FR_IN_ETHERNET = 1 << 8, /* and Ethernet, as the last one */
 };
 
 enum {
@@ -944,6 +992,31 @@ FR_ARRAY(fr_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_scratch);
 #define FR_INJECT_FAULT 0
 #endif
 
+#ifdef FR_NEEDS_SEGMENTS
+
+/*
+ * Room for the headers of a tunnel, in one step with which the kernel learns what they are: each
+ * segment gets them, and keeps its size. A refusal does no harm.
+ */
+static __always_inline int fr_encapsulate(struct __sk_buff *skb, __u32 grow, __u32 how)
+{
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+
+	flags |= how & FR_IN_IPV6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
+	if (how & FR_IN_UDP)
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	if (how & FR_IN_ETHERNET) {
+		flags |= (__u64)ETH_HLEN << BPF_ADJ_ROOM_ENCAP_L2_SHIFT;
+		/* Linux 5.13: devices that cut such packets themselves want to know it. */
+		if (!bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC,
+					 flags | BPF_F_ADJ_ROOM_ENCAP_L2_ETH))
+			return 0;
+	}
+	return bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC, flags) ? FR_UNCHANGED : 0;
+}
+
+#endif
+
 /*
  * The order of steps matters: first what fails without harm, then the changes. Once the packet is
  * linear and ours, and only gets shorter, the later ones need no memory.
@@ -958,6 +1031,13 @@ static __noinline int fr_move(struct __sk_buff *skb, __u32 from, __u32 to, __u32
 	__u32 zero = 0;
 #endif
 
+#ifdef FR_NEEDS_SEGMENTS
+	if (how & (FR_IN_IPV4 | FR_IN_IPV6)) {
+		if (fr_encapsulate(skb, to - from, how))
+			return failed;
+		return FR_INJECT_FAULT ? FR_BROKEN : 0;
+	}
+#endif
 	if ((how || skb->len > from + payload) && fr_linear(skb))
 		return failed;
 #ifdef FR_NEEDS_SCRATCH
