@@ -7,11 +7,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass finds out which GSO packets may get other headers. The kernel repeats headers in front of each segment up to
-// the transport header, and up to the inner one where it knows that they are a tunnel's: then it fits the lengths of the
-// outer IP header and of UDP, and computes what the inner headers have. So a rule may put in front of all that came an IP
-// header; or IP, UDP without a checksum, and headers that are the same in front of each segment (segmented) and count
-// nothing. A checksum of UDP would be the kernel's business, too, but a program can't tell it to make one.
+// This pass finds out which GSO packets may get other headers. The kernel repeats headers in front of each segment up
+// to the transport header, and up to the inner one where it knows that they are a tunnel's: then it fits the lengths of
+// the outer IP header and of UDP, and computes what the inner headers have. So a rule may put in front of all that came
+// an IP header; or IP, UDP without a checksum, and headers that are the same in front of each segment (segmented) and
+// count nothing. A checksum of UDP would be the kernel's business, too, but a program can't tell it to make one.
 
 // superPacketsOut returns the checks that a rewrite of another size needs in front of all others, and notes in it which
 // tunnel the GSO packets enter that pass them.

@@ -79,8 +79,8 @@ func (l *Lab) UDP(family, size int) error {
 	return nil
 }
 
-// Datagrams sends that many datagrams of that size from the client to the peer, as one packet (GSO) that the kernel cuts
-// up where it has to, and waits for them.
+// Datagrams sends that many datagrams of that size from the client to the peer, as one packet (GSO) that the kernel
+// cuts up where it has to, and waits for them.
 func (l *Lab) Datagrams(family, size, n int) error {
 	peer, err := listen(l.Peer, netip.AddrPortFrom(l.Inner.Of(family), 7000))
 	if err != nil {
