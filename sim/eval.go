@@ -425,8 +425,8 @@ func (r *run) binary(e *ir.Bin) uint64 {
 	return 0
 }
 
-// varintBytes returns an integer as a variable-length one of a width (RFC 9000 §16): the upper 2 bits are the logarithm
-// of the width, the others the integer, which fits.
+// varintBytes returns an integer as a variable-length one of a width (RFC 9000 §16): the upper 2 bits are the
+// logarithm of the width, the others the integer, which fits.
 func (r *run) varintBytes(e ir.Expr, width *ir.Var) []byte {
 	v, n := r.uint(e), r.variable(width).u
 	if r.err != nil || n != 1 && n != 2 && n != 4 && n != 8 || !fits(v, int(8*n)-2) {

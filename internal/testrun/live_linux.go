@@ -579,8 +579,8 @@ func (l *Live) parse(record []byte) Seen {
 	return s
 }
 
-// segments is the protocol of the segments of a GSO packet of this type, if the kernel can cut it with a tunnel's headers
-// in front.
+// segments is the protocol of the segments of a GSO packet of this type, if the kernel can cut it with a tunnel's
+// headers in front.
 func segments(kind uint32) uint8 {
 	const tcp, udp, dodgy, ecn, fixedID, accECN = 1<<0 | 1<<4, 1 << 17, 1 << 1, 1 << 2, 1 << 3, 1 << 19
 	switch {
