@@ -27,8 +27,8 @@ func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
 	return p
 }
 
-// segmentFront is where the payload of the first segment begins, of a GSO packet that the kernel can cut with a tunnel's
-// headers in front; else 0.
+// segmentFront is where the payload of the first segment begins, of a GSO packet that the kernel can cut with a
+// tunnel's headers in front; else 0.
 func (p *Packet) segmentFront() int {
 	start := p.Partial.Start
 	switch {

@@ -38,7 +38,7 @@ func checkTunnels(rep *reporter, dir string) {
 					return "", err
 				}
 			}
-			return "ping, UDP, TCP, super-packets, marks, options, fragments, own stack and too large packets", through(l)
+			return "ping, UDP, TCP, super-packets, marks, options, fragments, own stack, too large packets", through(l)
 		})
 	}
 	rep.check(dir, "tunnels end", func() (string, error) { return "", errors.Join(l.Gateway.Close(), n.Close()) })
