@@ -149,8 +149,9 @@ var (
 		`rules: [{when: "lapsed", do: [{drop: "closed"}]}, {do: ["pass"]}]`)
 	codeNotUsed = diag.Define("FR0240", "declared and not used",
 		"A warning: the spec declares a header, alternatives, a setting, a table, a group or an event that no\n"+
-			"program uses, or a rule gives a name to a value and doesn't use it. The relay is built without it.\n"+
-			"`vet --strict` treats warnings as errors.",
+			"program uses; a session's field, or a member of a row's value or of a receiver, that no program\n"+
+			"reads or writes; or a rule gives a name to a value and doesn't use it. Unused declarations are left\n"+
+			"out of the relay, unused members stay. `vet --strict` treats warnings as errors.",
 		`settings: {port: {type: "u16", default: 7000}, prot: {type: "u16", default: 7001}}`,
 		`settings: port: {type: "u16", default: 7000}`)
 	codeNothing = diag.Define("FR0241", "a relay that does nothing",

@@ -14,8 +14,8 @@ func (c *compiler) unused() {
 	s := c.spec
 	if len(s.Programs) == 0 {
 		c.diags.Warn(codeNothing, s.Name.Pos, "spec %q has no programs: its relay does nothing", s.Name.Value).
-			WithHint("a program says what happens to packets: programs: NAME: {hook: \"tc/ingress\", stack: […], do: " +
-				"[…]}")
+			WithHint("a program says what happens to packets: programs: NAME: {hook: \"tc/ingress\", stack: […], " +
+				"do: […]}")
 		return
 	}
 	u := c.uses()
@@ -61,6 +61,7 @@ func (c *compiler) unused() {
 	for _, e := range s.Events {
 		warn(e.Name, "event", "nothing emits it")
 	}
+	c.unusedMembers()
 	for _, src := range s.Programs {
 		c.unusedLets(src.Rules)
 	}

@@ -24,12 +24,23 @@ settings: {
 	next: {type: "u8", default: 1}
 }
 tables: {
-	by_program: {key: a: "endpoint", value: n: "u8"}
+	by_program: {key: a: "endpoint", value: {n: "u8", hits: "counter", next: "counter", left: "credit"}}
+	only_there: {key: a: "endpoint", value: n: "u8"}
 	by_rule: {key: a: "endpoint", value: n: "u8"}
 	by_receiver: {key: a: "endpoint", value: n: "u8"}
-	learned: {kind: "lru", key: a: "endpoint", value: n: "u8"}
+	learned: {kind: "lru", key: a: "endpoint", value: {n: "u8", more: "u8"}}
 }
-groups: few: {key: server: "endpoint", receiver: {local: "endpoint", remote: "endpoint"}}
+sessions: call: {
+	fields: {client: "endpoint", peer: "endpoint", server: "endpoint", bytes: "counter"}
+	rows: flows: [
+		{key: ["client", "server"], value: ["peer", "bytes"]},
+		{key: ["peer", "server"], value: ["client", "bytes"]},
+	]
+}
+groups: few: {
+	key: server: "endpoint"
+	receiver: {local: "endpoint", remote: "endpoint", sent: "counter", left: "credit"}
+}
 events: report: fields: n: "u8"
 programs: {
 	p: {
@@ -37,8 +48,17 @@ programs: {
 		stack: ["eth", "ip", "udp", "in_stack"]
 		lookup: x: by_program: ["udp.src"]
 		rules: [
+			{lookup: z: only_there: ["udp.dst"], when: "x.n > 3", do: [{count: "x.hits"}, "pass"]},
+			{when: "x.n > 2", do: [
+				{admit: {credit: "x.left", cost: 1}},
+				{let: id: "low(alloc(x.next), 8)"},
+				{push: pushed: id: "id"},
+				"pass",
+			]},
+			{lookup: f: flows: ["udp.src", "udp.dst"]
+				do: [{count: {counter: "f.bytes", by: "len(udp)"}}, {send: {from: "udp.dst", to: "f.peer"}}]},
 			{lookup: y: by_rule: ["udp.src"], when: "setting.least > y.n", do: ["pass"]},
-			{do: [{learn: learned: {key: ["udp.src"], value: [1]}}, "pass"]},
+			{do: [{learn: learned: {key: ["udp.src"], value: [1, 2]}}, "pass"]},
 		]
 	}
 	q: {
@@ -46,7 +66,11 @@ programs: {
 		stack: ["eth", "ip", "udp", {kind: "either"}]
 		do: [{fan_out: {group: few: ["udp.dst"], rules: [
 			{lookup: z: by_receiver: ["r.remote"]
-				do: [{emit: report: n: "setting.next"}, {send: {from: "r.local", to: "r.remote"}}]},
+				do: [
+					{admit: {credit: "r.left", cost: 1, count: "r.sent"}},
+					{emit: report: n: "setting.next"},
+					{send: {from: "r.local", to: "r.remote"}},
+				]},
 		]}}]
 	}
 	s: {

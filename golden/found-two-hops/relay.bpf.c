@@ -265,7 +265,7 @@ static __always_inline int forward_ipv4_rule(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_udp *udp = data + 34;
 
-	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
@@ -464,8 +464,8 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 						reason_forward_changing));
 	}
 
-	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
-	if (p->m_hop_peer == 1)
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
+	if (p->m_hop_peer == 1 || !(p->m_slot == p->m_gen))
 		return forward_ipv4_rule(skb, data, ip_end, udp_end, p);
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -620,7 +620,7 @@ static __always_inline int forward_ipv6_rule(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_udp *udp = data + 54;
 
-	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
@@ -812,8 +812,8 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 						reason_forward_changing));
 	}
 
-	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
-	if (p->m_hop_peer == 1)
+	/* {when: "p.hop_peer == 1 || p.slot != p.gen", do: [{send: {from: "p.local", to: "p.p... */
+	if (p->m_hop_peer == 1 || !(p->m_slot == p->m_gen))
 		return forward_ipv6_rule(skb, data, ip_end, udp_end, p);
 
 	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */

@@ -1337,7 +1337,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 		}
 	}
 
-	/* {lookup: n: nets: ["ip.src"], when: "n.id[priority][4] == short.hint", do: [{drop: ... */
+	/* {lookup: n: nets: ["ip.src"], when: "n.id[priority][4] == short.hint && n.first < 7... */
 	struct val_nets *n;
 	{
 		struct key_nets key __attribute__((aligned(8))) = {};
@@ -1348,7 +1348,9 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 	}
 	if (!n)
 		return fr_up(skb, reason_upstream_no_nets);
-	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15)) { /* rule */
+	/* rule */
+	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
+	    n->first < 7) {
 		return fr_drop(skb->len, reason_upstream_net);
 	}
 
@@ -1526,7 +1528,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 		}
 	}
 
-	/* {lookup: n: nets: ["ip.src"], when: "n.id[priority][4] == short.hint", do: [{drop: ... */
+	/* {lookup: n: nets: ["ip.src"], when: "n.id[priority][4] == short.hint && n.first < 7... */
 	struct val_nets *n;
 	{
 		struct key_nets key __attribute__((aligned(8))) = {};
@@ -1537,7 +1539,9 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 	}
 	if (!n)
 		return fr_up(skb, reason_upstream_no_nets);
-	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15)) { /* rule */
+	/* rule */
+	if (ld8(n->id[fr_level(priority, 3)] + 4) == (be8(&v_short->kind_hint) & 15) &&
+	    n->first < 7) {
 		return fr_drop(skb->len, reason_upstream_net);
 	}
 

@@ -9,7 +9,7 @@
  */
 
 #define FR_REASONS 57
-#define FR_NEEDS_ROWS 96
+#define FR_NEEDS_ROWS 56
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -65,12 +65,10 @@ _Static_assert(sizeof(struct key_peers) == 4, "layout of key_peers");
 struct val_peers {
 	struct fr_endpoint local;
 	struct fr_endpoint remote;
-	struct fr_next_hop way;
 	struct fr_hop hop_remote;
-	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_peers) == 96, "layout of val_peers");
+_Static_assert(sizeof(struct val_peers) == 56, "layout of val_peers");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -86,9 +84,6 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 	FR_COPY_ENDPOINT(0);
 	FR_COPY_ENDPOINT(18);
 	FR_COPY_HOP(36);
-	FR_COPY(64, 56);
-	FR_COPY(64, 64);
-	FR_COPY_HOP(72);
 	return all;
 }
 

@@ -92,10 +92,10 @@ struct val_by_peer {
 	__u32 packets;
 	__u32 next;
 	__u32 volume;
-	__u32 share;
 	struct fr_hop hop_client;
 	__u32 slot;
 	__u32 gen;
+	__u8 pad1[4];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_by_peer) == 64, "layout of val_by_peer");
@@ -148,10 +148,9 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 	FR_COPY(32, 20);
 	FR_COPY(32, 24);
 	FR_COPY(32, 28);
-	FR_COPY(32, 32);
-	FR_COPY_HOP(36);
+	FR_COPY_HOP(32);
+	FR_COPY(32, 52);
 	FR_COPY(32, 56);
-	FR_COPY(32, 60);
 	return all;
 }
 

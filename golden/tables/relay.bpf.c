@@ -276,8 +276,8 @@ static __always_inline int gate_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_gate_blocked);
 	}
 
-	/* {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed) { /* rule */
+	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
+	if (!p->allowed || p->class == 9) { /* rule */
 		fr_named_add(0, 1);
 		return fr_drop(skb->len, reason_gate_closed);
 	}
@@ -422,8 +422,8 @@ static __always_inline int gate_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_drop(skb->len, reason_gate_blocked);
 	}
 
-	/* {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-	if (!p->allowed) { /* rule */
+	/* {when: "!p.allowed || p.class == 9", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
+	if (!p->allowed || p->class == 9) { /* rule */
 		fr_named_add(0, 1);
 		return fr_drop(skb->len, reason_gate_closed);
 	}

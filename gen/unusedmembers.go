@@ -1,0 +1,168 @@
+package gen
+
+import (
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass warns of members of rows, fields of sessions and members of receivers that no program reads or writes: user
+// space fills them in, and packets never see them. A key is always used, and so is all that a program learns.
+
+// memberUse is which members of tables and groups programs name.
+type memberUse struct {
+	rows   map[string]map[string]bool // by table: there is none where no program looks anything up in it
+	groups map[string]map[string]bool // by group, likewise
+}
+
+func (c *compiler) unusedMembers() {
+	u := c.memberUses()
+	const neither = "no program reads or writes it"
+	const hint = "take it out, or use it: it is written %s.%s, after the name that a lookup gives the row"
+	for _, t := range c.spec.Tables {
+		used := u.rows[t.Name.Value]
+		if len(t.Value) == 1 {
+			continue // a row needs a value; that it is there may be all that is asked
+		}
+		for _, m := range t.Value {
+			if used != nil && !used[m.Name.Value] {
+				c.diags.Warn(codeNotUsed, m.Name.Pos, "rows of table %q have a member %q, but %s", t.Name.Value,
+					m.Name.Value, neither).WithHint(hint, "ROW", m.Name.Value)
+			}
+		}
+	}
+	for _, s := range c.spec.Sessions {
+		c.unusedFields(s, u.rows)
+	}
+	for _, g := range c.spec.Groups {
+		used := u.groups[g.Name.Value]
+		for _, m := range g.Receiver {
+			if used != nil && !used[m.Name.Value] {
+				c.diags.Warn(codeNotUsed, m.Name.Pos, "receivers of group %q have a member %q, but %s", g.Name.Value,
+					m.Name.Value, neither).WithHint("take it out, or use it: in rules of a fan_out it is r.%s",
+					m.Name.Value)
+			}
+		}
+	}
+}
+
+// unusedFields warns of fields that no row has as a key and no program reads, and of rows that have one which is read
+// only in other rows.
+func (c *compiler) unusedFields(s *spec.Session, rows map[string]map[string]bool) {
+	first := map[string]*spec.SessionRow{} // by table: its members have the names that this row gives them
+	used, looked := map[string]bool{}, false
+	type idle struct {
+		table string
+		field spec.Name
+	}
+	var idles []idle
+	for _, r := range s.Rows {
+		members := rows[r.Table.Value]
+		looked = looked || members != nil
+		if first[r.Table.Value] == nil {
+			first[r.Table.Value] = r
+		}
+		for _, n := range r.Key {
+			used[n.Value] = true
+		}
+		for i, n := range r.Value {
+			switch named := first[r.Table.Value].Value; {
+			case members == nil || i >= len(named):
+			case len(r.Value) == 1: // that there is a row may be all that is asked
+				used[n.Value] = true
+			case members[named[i].Value]:
+				used[n.Value] = true
+			default:
+				idles = append(idles, idle{r.Table.Value, n})
+			}
+		}
+	}
+	if !looked {
+		return // of the tables it is said
+	}
+	for _, f := range s.Fields {
+		if !used[f.Name.Value] {
+			c.diags.Warn(codeNotUsed, f.Name.Pos, "sessions %q have a field %q, but no row has it as a key, and no "+
+				"program reads or writes it", s.Name.Value, f.Name.Value).
+				WithHint("take it out, or use it: it is written ROW.%s, after the name that a lookup gives a row "+
+					"whose value has it", f.Name.Value)
+		}
+	}
+	for _, x := range idles {
+		if used[x.field.Value] {
+			c.diags.Warn(codeNotUsed, x.field.Pos, "rows of table %q have a member %q, but no program reads or writes "+
+				"it there", x.table, x.field.Value).WithHint("take it out of the row's value")
+		}
+	}
+}
+
+// memberUses finds what programs name.
+func (c *compiler) memberUses() memberUse {
+	u := memberUse{map[string]map[string]bool{}, map[string]map[string]bool{}}
+	for _, src := range c.spec.Programs {
+		tables := map[string][]string{} // by the name that a lookup gives the row
+		lookups := func(ls []*spec.Lookup) {
+			for _, l := range ls {
+				tables[l.Var.Value] = append(tables[l.Var.Value], l.Table.Value)
+				if u.rows[l.Table.Value] == nil {
+					u.rows[l.Table.Value] = map[string]bool{}
+				}
+			}
+		}
+		rules := func(rs []*spec.Rule) {
+			for _, r := range rs {
+				lookups(r.Lookups)
+			}
+		}
+		lookups(src.Lookups)
+		rules(src.Rules)
+		eachAction(src.Rules, func(a *spec.Action) {
+			if a.FanOut != nil {
+				rules(a.FanOut.Rules)
+			}
+		})
+		eachMember(&program{compiler: c, src: src}, func(row, member string) {
+			for _, t := range tables[row] {
+				u.rows[t][member] = true
+			}
+		})
+		eachAction(src.Rules, func(a *spec.Action) {
+			if a.FanOut != nil {
+				u.fanOut(c, a.FanOut)
+			}
+		})
+	}
+	for _, src := range c.spec.Programs {
+		eachAction(src.Rules, func(a *spec.Action) {
+			for _, t := range c.spec.Tables {
+				if a.Kind == spec.ActLearn && t.Name.Value == a.Table.Value {
+					delete(u.rows, t.Name.Value) // it writes them all
+				}
+			}
+		})
+	}
+	return u
+}
+
+// fanOut finds what the rules of a fan-out name of a receiver.
+func (u memberUse) fanOut(c *compiler, f *spec.FanOut) {
+	used := u.groups[f.Group.Value]
+	if used == nil {
+		used = map[string]bool{}
+		u.groups[f.Group.Value] = used
+	}
+	eachMember(&program{compiler: c, src: &spec.Program{Rules: f.Rules}}, func(row, member string) {
+		if row == "r" {
+			used[member] = true
+		}
+	})
+}
+
+// eachMember calls f for all that a program names as a member of something.
+func eachMember(p *program, f func(row, member string)) {
+	name := func(e *spec.Expr) {
+		if len(e.Path) > 1 {
+			f(e.Path[0].Value, e.Path[1].Value)
+		}
+	}
+	p.eachExpr(name)
+	eachAction(p.src.Rules, func(a *spec.Action) { eachIn(name, a.Counter, a.Count, a.Credit) })
+}
