@@ -51,40 +51,37 @@ func (r *renderer) findChecks() {
 	r.names, r.marks, r.dry = names, r.marks[:marks], false
 }
 
-// minChecks is how many statements are worth a function.
+// minChecks is how many lines are worth a function.
 const minChecks = 4
 
-// checksOf is the number of statements that a block begins with which only check a header at a fixed place.
-func (f *function) checksOf(stmts []ir.Stmt) int {
-	need, ok := stmts[0].(*ir.NeedBytes)
-	if !ok || need.Part == nil || need.Part.At.Base != nil || need.Part.At.Const == 0 || need.End.Base != nil ||
-		f.fan != nil || f.turn != nil || f.prog.flow || f.checking != nil {
-		return 0
+// checksOf is the number of statements that a block begins with which only check a header at a fixed place, or what is
+// known of a packet and its first header.
+func (f *function) checksOf(stmts []ir.Stmt) (n int, header *ir.NeedBytes) {
+	if f.fan != nil || f.turn != nil || f.prog.flow || f.checking != nil || f.prog.inCheck[stmts[0]] {
+		return 0, nil
 	}
-	n := 1
-	for n < len(stmts) {
-		switch s := stmts[n].(type) {
+	n = slices.IndexFunc(stmts, func(s ir.Stmt) bool {
+		switch s := s.(type) {
+		case *ir.NeedBytes:
+			if header == nil && s.Part != nil && s.Part.At.Base == nil && s.End.Base == nil &&
+				(s == stmts[0]) == (s.Part.At.Const > 0) {
+				header = s
+				return false
+			}
 		case *ir.Guard:
-			n++
-			continue
+			return false
 		case *ir.Let:
-			if !s.Var.Type.IsBytes() && !isMeta(s.Value, ir.Partial) {
-				n++
-				continue
-			}
+			return s.Var.Type.IsBytes() || isMeta(s.Value, ir.Partial)
 		case *ir.If:
-			if len(s.Else) == 0 && ends(s.Then) && size(s.Then) < branchSize &&
-				!slices.ContainsFunc(s.Then, notACheck) {
-				n++
-				continue
-			}
+			return len(s.Else) > 0 || !ends(s.Then) || size(s.Then) >= branchSize ||
+				slices.ContainsFunc(s.Then, notACheck)
 		}
-		break
+		return true
+	})
+	if n < 0 || header == nil || size(stmts[:n]) < minChecks {
+		return 0, nil
 	}
-	if n < minChecks || n == len(stmts) {
-		return 0
-	}
-	return n
+	return n, header
 }
 
 func notACheck(s ir.Stmt) bool {
@@ -98,12 +95,11 @@ func notACheck(s ir.Stmt) bool {
 // check renders the checks of a header that a block begins with as a call, where they are made elsewhere as well. It
 // returns how many statements these are.
 func (f *function) check(stmts []ir.Stmt) int {
-	n := f.checksOf(stmts)
+	n, need := f.checksOf(stmts)
 	if n == 0 {
 		return 0
 	}
 	stmts = stmts[:n]
-	need := stmts[0].(*ir.NeedBytes)
 	g := f.prog.function()
 	g.checking = &checking{need.Part, f.header(need.Part).size}
 	g.scope, g.known, g.reason = f.scope, f.known.clone(), f.reason
@@ -139,6 +135,9 @@ func (f *function) check(stmts []ir.Stmt) int {
 			f.checks[text] = c
 		}
 		c.uses = append(c.uses, use)
+		for _, s := range stmts {
+			f.prog.inCheck[s] = true
+		}
 		return 0
 	}
 	c := f.checks[text]
@@ -218,13 +217,16 @@ func (f *function) callCheck(
 	result := ""
 	if end != nil {
 		f.variable(end)
-		f.stmt(ir.Pos(stmts[0]), "%s;", f.declare(end))
+		f.declare(end)
+		f.outs = append(f.outs, f.nameOf(end))
 		result = "&" + f.nameOf(end)
 	}
 	w := f.prog.function() // what the call needs
 	w.varsUsed, w.own, w.varNames, w.dataEnd, w.data = g.varsUsed, g.own, g.varNames, true, true
 	params, args := f.pass(w)
-	params, args = append(params, "const __u32 "+atPlace), append(args, fmt.Sprint(part.At.Const))
+	if part.At.Const > 0 {
+		params, args = append(params, "const __u32 "+atPlace), append(args, fmt.Sprint(part.At.Const))
+	}
 	if end != nil {
 		params, args = append(params, "__u64 *end"), append(args, result)
 	}
@@ -242,7 +244,7 @@ func (f *function) callCheck(
 		}
 		arg := "0"
 		if own(head) != their(head) {
-			arg = own(head) + " - " + their(head)
+			arg = f.apart(c.uses[0].prog, their(head), own(head), head)
 		}
 		params, args = append(params, "const __u32 "+next), append(args, arg)
 		next = "of_2"
@@ -263,13 +265,30 @@ func (f *function) callCheck(
 		}
 		f.prog.writes = append(f.prog.writes, lines)
 	}
-	f.stmt(ir.Pos(stmts[0]), "if (%s(%s))", c.name, strings.Join(args, ", "))
+	call := fmt.Sprintf("%s(%s)", c.name, strings.Join(args, ", "))
+	if n := len(f.lines); n > 1 && [2]string(f.lines[n-2:]) == f.lastCheck { // nothing came in between
+		last := strings.Trim(unmarked(f.lines[n-2:n-1]), "\t")
+		f.lines = f.lines[:n-2]
+		f.stmt(ir.Pos(stmts[0]), "%s || %s)", strings.TrimSuffix(last, ")"), call)
+	} else {
+		f.stmt(ir.Pos(stmts[0]), "if (%s)", call)
+	}
 	f.stmt(ir.Pos(stmts[0]), "\treturn TC_ACT_UNSPEC;")
+	f.lastCheck = [2]string(f.lines[len(f.lines)-2:])
+}
+
+// apart is how far a reason is from one of another program.
+func (f *function) apart(other *program, their, own, reason string) string {
+	theirs, ours, name := ident(other.ir.Name), ident(f.prog.ir.Name), ident(reason)
+	if their == "reason_"+theirs+"_"+name && own == "reason_"+ours+"_"+name {
+		return fmt.Sprintf("FR_APART(%s, %s, %s)", theirs, ours, name)
+	}
+	return own + " - " + their
 }
 
 // constant is an integer in C: where a header begins or ends that is checked has a name.
 func (f *function) constantOf(v uint64, suffix string) string {
-	if c := f.checking; c != nil {
+	if c := f.checking; c != nil && c.part.At.Const > 0 {
 		switch int(v) {
 		case c.part.At.Const:
 			return atPlace

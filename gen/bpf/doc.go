@@ -8,7 +8,8 @@
 //	check_udp   checks a header in the same way for several paths or programs (checks.go)
 //	P_ipv4_udp  functions of the path, where it would become long (split.go)
 //	P_ipv4_send computes all that the packet that leaves needs, then changes the packet, then sends it (write.go)
-//	P_send_ipv4 does so for packets of several kinds that leave as one, from the second half on (halves.go)
+//	P_send_ipv4 does so for packets of several kinds that leave as one, from the second half on (halves.go); what
+//	            several need of a packet that came is computed once (came.go)
 //	P_fan1      sends it to a group: P_turn1 runs once a receiver, P_copy1 makes a copy, for which P_write1 rewrites
 //	            the packet (fanout.go, copy.go)
 //
@@ -26,8 +27,8 @@
 // Oldest is Linux 5.10. Each packet access has a check that dominates it: the renderer keeps a record of what was
 // checked on the way (known, program.go), and adds a check where the plan's reasoning is beyond the verifier's. Offsets
 // that vary are masked where they are used, because a kernel forgets the bounds of a spilled scalar, and the pointer
-// that was checked is pinned, because clang likes to compute it anew in another way. Keys on the stack are zeroed and
-// written in aligned pieces.
+// that was checked is pinned, because clang likes to compute it anew in another way. Keys on the stack are zeroed,
+// unless all of them is written, in aligned pieces.
 //
 // It looks at code again for each number that it knows another value of. So what a fan-out's turns need stands in a
 // map, where it knows nothing, and helpers with loops are functions of their own that aren't

@@ -148,6 +148,11 @@ func (f *function) binary(e *ir.Bin) string {
 	if e.Op == ir.Land || e.Op == ir.Lor {
 		return f.side(e.X, e.Op) + " " + binOps[e.Op] + " " + f.side(e.Y, e.Op)
 	}
+	if v, ok := e.X.(*ir.VarRef); ok && e.Op == ir.Eq && f.prog.partials[v.Var] {
+		if at, ok := e.Y.(*ir.Const); ok && at.V > 0 {
+			return fmt.Sprintf("%s == FR_PARTIAL(%d, %d)", f.variable(v.Var), at.V>>16, at.V&0xffff)
+		}
+	}
 	x, y := f.operand(e.X), f.operand(e.Y)
 	if b, ok := e.X.(*ir.Bin); ok && b.Op == e.Op && (e.Op == ir.Add || e.Op == ir.Or || e.Op == ir.And) {
 		x = f.expr(e.X)

@@ -47,7 +47,8 @@ type way struct {
 
 // survey finds the ways that share a function.
 func (p *program) survey() {
-	p.halves = map[*ir.Forward]*halves{}
+	p.halves, p.fits = map[*ir.Forward]*halves{}, map[*ir.Forward]*ir.CheckHop{}
+	p.pairs(p.ir.Body)
 	var order []string
 	kinds := map[string][]*way{}
 	for s := range ir.Stmts(p.ir.Body) {
@@ -74,6 +75,29 @@ func (p *program) survey() {
 			}
 		}
 	}
+}
+
+// pairs finds the check in front of each packet that leaves.
+func (p *program) pairs(block []ir.Stmt) {
+	for i, s := range block {
+		if fwd, ok := s.(*ir.Forward); ok && i > 0 {
+			if check, ok := block[i-1].(*ir.CheckHop); ok && fwd.Hop != nil && *check.Hop == *fwd.Hop {
+				p.fits[fwd] = check
+			}
+		}
+		for inner := range ir.Blocks(s) {
+			p.pairs(*inner)
+		}
+	}
+}
+
+// fitsLater reports whether the function that writes checks whether the packet can leave: rest follow the check.
+func (p *program) fitsLater(s *ir.CheckHop, rest []ir.Stmt) bool {
+	if len(rest) == 0 {
+		return false
+	}
+	fwd, ok := rest[0].(*ir.Forward)
+	return ok && p.halves[fwd] != nil && p.fits[fwd] == s
 }
 
 // divides reports whether what a statement writes can be cut into halves.
@@ -119,6 +143,9 @@ func (w *writer) kind() string {
 	}
 	for _, s := range rw.Sums {
 		text += fmt.Sprint(" ", s.New.Const, s.Offloaded, s.Offloaded && s.Fresh, s.Optional)
+	}
+	if check := w.prog.fits[s]; check != nil {
+		text += fmt.Sprint(" ", w.expr(check.Length), check.TooBig, check.Reasons)
 	}
 	return text
 }
@@ -271,19 +298,13 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	w := f.prog.writer(s.Rewrite, &s.Effects)
 	w.fwd, w.linked, w.half = s, true, h
 	w.known, w.reason = f.known, f.reason
-	o := f.prog.writer(s.Rewrite, &ir.Effects{})
-	o.sharesNames(f)
-	o.names = maps.Clone(f.names)
-	o.fwd, o.writes, o.indent, o.within = s, false, f.indent, map[string][]summand{}
-	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
 	w.coverAll(f, s.Pos)
+	o := f.firstHalf(s)
 
 	w.oldLen, w.newLen = w.names.own("headers_len"), w.names.own("new_headers_len")
 	w.constant(w.newLen, s.Rewrite.NewFront.Const)
 	var params, args []string
 	give := func(param, arg string) { params, args = append(params, param), append(args, arg) }
-	o.oldLen = o.names.own("headers_len")
-	o.constant(o.oldLen, s.Rewrite.OldFront.Const)
 	give("const __u32 "+w.oldLen, o.oldLen)
 	give("const int how", family(s.Rewrite))
 	w.names["how"] = true
@@ -292,6 +313,10 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	w.line("void *data;")
 	w.line("__u32 len = %s;", w.length())
 	w.constantsAt = len(w.lines)
+	if check := f.prog.fits[s]; check != nil {
+		w.line("")
+		w.hopFits(check, []ir.Stmt{s})
+	}
 	given := map[int][2]string{}
 	came, leaves := o.stores(), w.stores()
 	for i, c := range h.cells {
@@ -329,7 +354,9 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 		}
 	}
 	o.once()
-	f.line("const __u32 %s;", strings.Join(o.constants, ", "))
+	if len(o.constants) > 0 {
+		f.line("const __u32 %s;", strings.Join(o.constants, ", "))
+	}
 	w.goes()
 	w.newPointers()
 	w.declareConstants()
@@ -342,11 +369,27 @@ func (f *function) forwardInHalves(s *ir.Forward, h *halves) {
 	f.stmt(s.Pos, "return %s(%s);", w.shared(append(same, params...)), strings.Join(append(values, args...), ", "))
 }
 
+// firstHalf computes what is needed of the packet that came.
+func (f *function) firstHalf(s *ir.Forward) *writer {
+	o := f.prog.writer(s.Rewrite, &ir.Effects{})
+	o.sharesNames(f)
+	o.names = maps.Clone(f.names)
+	o.fwd, o.writes, o.indent, o.within = s, false, f.indent, map[string][]summand{}
+	o.known, o.reason, o.declared, o.scope = f.known, f.reason, f.declared, f.scope
+	if c := f.came[s]; c != nil {
+		o.oldLen, o.values, o.both = c.oldLen, maps.Clone(c.values), c
+		return o
+	}
+	o.oldLen = o.names.own("headers_len")
+	o.constant(o.oldLen, s.Rewrite.OldFront.Const)
+	return o
+}
+
 // shared puts the function that writes in front of those that call it, unless it stands there already. It returns its
 // name.
 func (w *writer) shared(params []string) string {
 	head := "(" + strings.Join(params, ", ") + ")"
-	text := head + marked.ReplaceAllString(strings.Join(w.lines, "\n"), "")
+	text := head + unmarked(w.lines)
 	if i := slices.Index(w.half.texts, text); i >= 0 {
 		return w.half.names[i]
 	}
@@ -363,6 +406,9 @@ func (w *writer) shared(params []string) string {
 // marked matches what stands after a line that belongs to one of the spec.
 var marked = regexp.MustCompile(mark + `\d+`)
 
+// unmarked are lines without that, for comparison.
+func unmarked(lines []string) string { return marked.ReplaceAllString(strings.Join(lines, "\n"), "") }
+
 // absorb appends what another function has, which shares the names of this one.
 func (f *function) absorb(o *function) {
 	f.lines = append(f.lines, o.lines...)
@@ -377,12 +423,19 @@ func (f *function) absorb(o *function) {
 	}
 	for _, p := range o.headersUsed {
 		use(&f.headersUsed, p)
-		f.names[o.headerNames[p]] = true
 	}
-	for _, name := range o.varNames {
+	f.keepNames()
+	f.data, f.dataEnd, f.now = f.data || o.data, f.dataEnd || o.dataEnd, f.now || o.now
+}
+
+// keepNames reserves what a function that shares names has named.
+func (f *function) keepNames() {
+	for _, name := range f.headerNames {
 		f.names[name] = true
 	}
-	f.data, f.dataEnd, f.now = f.data || o.data, f.dataEnd || o.dataEnd, f.now || o.now
+	for _, name := range f.varNames {
+		f.names[name] = true
+	}
 }
 
 // shareSum renders both halves of a checksum.
@@ -403,20 +456,25 @@ func (w *writer) shareSum(o *writer, s *ir.Sum, shared sharedSum, give func(para
 			own = append(own, x)
 		}
 	}
+	w.line("")
+	w.line("/* %s */", comment(shared.name))
+	if mayBePartial(s) {
+		if o.both != nil {
+			mine.names["csum"] = o.both.csums[s.Name]
+		} else {
+			o.sumCame(mine, was)
+		}
+		o.optional(mine)
+		give("struct fr_csum "+leaves.name("csum"), mine.name("csum"))
+		w.leave(leaves, w.add(w.summands(s.NewPseudo)), w.add(same))
+		return
+	}
 	old := ""
 	if !s.Fresh {
 		old = fmt.Sprintf("ld16(%s)", o.place(s.Old))
 		if s.Tail {
 			was = append(was, o.tail(mine))
 		}
-	}
-	w.line("")
-	w.line("/* %s */", comment(shared.name))
-	if mayBePartial(s) {
-		o.came(mine, old, o.summands(s.OldPseudo), was)
-		give("struct fr_csum "+leaves.name("csum"), mine.name("csum"))
-		w.leave(leaves, w.add(w.summands(s.NewPseudo)), w.add(same))
-		return
 	}
 	name, rest := mine.name("sum"), "FR_ZERO"
 	if !s.Fresh {

@@ -226,7 +226,7 @@ func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (ou
 			if v := key.part.At.Base; v != nil {
 				from = f.pointerName(v)
 			}
-			if f.checking != nil && key.part == f.checking.part {
+			if f.checking != nil && key.part == f.checking.part && key.part.At.Const > 0 {
 				decl += " = " + from + " + " + atPlace
 			} else {
 				decl += " = " + offset(from, key.part.At.Const)

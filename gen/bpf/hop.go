@@ -69,6 +69,13 @@ func (p *program) hopName(h *ir.HopRef) string {
 func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To, s.Hop.FromPort, s.Hop.ToPort)
+	if !f.prog.fitsLater(s, rest) {
+		f.hopFits(s, rest)
+	}
+}
+
+// hopFits renders the check itself.
+func (f *function) hopFits(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.routed[f.looked(s.Hop)] = true
 	}

@@ -3,7 +3,6 @@ package bpf
 import (
 	"fmt"
 	"maps"
-	"math/bits"
 	"regexp"
 	"strings"
 
@@ -15,19 +14,23 @@ import (
 // program is what the functions of one program share.
 type program struct {
 	*renderer
-	ir      *ir.Program
-	name    string // prog_P
-	short   string // P, which the names of its other functions begin with
-	vars    map[*ir.Var]bool
-	rows    map[*ir.Row]bool
-	read    readers  // variables that something reads
-	reasons []string // enumerators
-	writes  [][]string
-	hops    map[string]string // route lookups, by what is looked up
-	flow    bool              // it runs on a record of a socket instead of a packet
-	halves  map[*ir.Forward]*halves
-	fans    int // functions that fan out
-	copies  int // functions that make copies
+	ir       *ir.Program
+	name     string // prog_P
+	short    string // P, which the names of its other functions begin with
+	vars     map[*ir.Var]bool
+	rows     map[*ir.Row]bool
+	partials map[*ir.Var]bool // variables that say where a checksum is left to a device
+	read     readers          // variables that something reads
+	reasons  []string         // enumerators
+	writes   [][]string
+	hops     map[string]string // route lookups, by what is looked up
+	flow     bool              // it runs on a record of a socket instead of a packet
+	halves   map[*ir.Forward]*halves
+	fits     map[*ir.Forward]*ir.CheckHop // what makes sure that a packet can leave
+	inCheck  map[ir.Stmt]bool             // what belongs to checks that may be made elsewhere
+	lookups  int                          // of a packet, at most, each with a key on the stack
+	fans     int                          // functions that fan out
+	copies   int                          // functions that make copies
 }
 
 // function is a C function that is being written.
@@ -76,7 +79,12 @@ type function struct {
 	given        map[*ir.Var]bool  // pointers to variable places that it is given
 	routed       map[lookedUp]bool // route lookups that it makes itself
 
-	checking *checking // it makes checks for others
+	checking  *checking // it makes checks for others
+	lastCheck [2]string // the lines of the last call of a function that checks
+	outs      []string  // variables that such functions set
+
+	came    map[*ir.Forward]*came // what was computed of the packet that came, for two ways
+	parting bool                  // a branch is rendered where these part
 
 	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
 	fan       *fan
@@ -118,6 +126,7 @@ func (r *renderer) program(p *ir.Program) programData {
 		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), short: shortName(p.Name),
 		flow: p.Hook == ir.Congestion,
 		vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body),
+		inCheck: map[ir.Stmt]bool{}, partials: map[*ir.Var]bool{},
 	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
@@ -134,6 +143,7 @@ func (r *renderer) program(p *ir.Program) programData {
 		prog.reasons = append(prog.reasons, name)
 	}
 	d.Reasons = enumerators(prog.reasons, p.Base)
+	prog.lookups = lookups(p.Body)
 	prog.survey()
 	f := prog.function()
 	f.name, f.path, f.last = prog.name, prog.short, true
@@ -150,6 +160,23 @@ func (r *renderer) program(p *ir.Program) programData {
 		d.Functions = append(d.Functions, prog.forTests())
 	}
 	return d
+}
+
+// lookups is how many a packet has on its way at most.
+func lookups(block []ir.Stmt) (n int) {
+	for _, s := range block {
+		switch s := s.(type) {
+		case *ir.Lookup, *ir.Learn, *ir.Translate:
+			n++
+		case *ir.If:
+			n += max(lookups(s.Then), lookups(s.Else))
+		default:
+			for inner := range ir.Blocks(s) {
+				n += lookups(*inner)
+			}
+		}
+	}
+	return n
 }
 
 // enumerators puts enumerators into as few lines as they fit; the first is base, and each is one more
@@ -180,6 +207,7 @@ func (p *program) function() *function {
 		names: names{}, varNames: map[*ir.Var]string{}, declared: map[*ir.Var]bool{}, own: map[*ir.Var]bool{},
 		rowsOwn: map[*ir.Row]bool{}, rowsDeclared: map[*ir.Row]bool{},
 		headerNames: map[pointer]string{}, given: map[*ir.Var]bool{}, routed: map[lookedUp]bool{},
+		came:     map[*ir.Forward]*came{},
 		rowNames: map[*ir.Row]string{}, ptrNames: map[*ir.Var]string{}, savedNames: map[*ir.Var]string{},
 	}
 }
@@ -304,14 +332,22 @@ func (f *function) up(reason int) string {
 }
 
 // upFor is the statement by which a packet passes to the stack; reason is C.
-func (f *function) upFor(reason string) string {
-	switch {
-	case f.checking != nil:
-		return fmt.Sprintf("return fr_up(skb, %s);", whyMark+reason+whyMark)
-	case !f.prog.flow:
-		return fmt.Sprintf("return fr_up(skb, %s);", reason)
+func (f *function) upFor(reason string) string { return f.stop(f.why(reason)) }
+
+// why is the name of a reason, which a function that checks marks.
+func (f *function) why(reason string) string {
+	if f.checking != nil {
+		return whyMark + reason + whyMark
 	}
-	return fmt.Sprintf("return fr_leave(%s, %s);", f.length(), reason)
+	return reason
+}
+
+// stop is the statement by which a packet passes to the stack; why is C.
+func (f *function) stop(why string) string {
+	if f.prog.flow {
+		return fmt.Sprintf("return fr_leave(%s, %s);", f.length(), why)
+	}
+	return fmt.Sprintf("return fr_up(skb, %s);", why)
 }
 
 // length is the length of the packet that came.
@@ -375,6 +411,7 @@ func (f *function) entry() []string {
 	if pointers := f.headerPointers(packetCame, fixed); len(pointers) > 0 {
 		out = append(out, pointers...)
 	}
+	out = append(out, f.results()...)
 	return append(append(out, f.text()...), "}")
 }
 
@@ -411,6 +448,14 @@ func (f *function) structures() (out []string) {
 	return out
 }
 
+// results declares the variables that functions which check set.
+func (f *function) results() []string {
+	if len(f.outs) == 0 {
+		return nil
+	}
+	return []string{"\t__u64 " + strings.Join(f.outs, ", ") + ";"}
+}
+
 func contains[T comparable](list []T, x T) bool {
 	for _, y := range list {
 		if x == y {
@@ -427,71 +472,4 @@ func (f *function) declare(v *ir.Var) string {
 		return fmt.Sprintf("__u64 %s[%d]", f.nameOf(v), (v.Type.Size+7)/8)
 	}
 	return "__u64 " + f.nameOf(v)
-}
-
-// need makes sure of the bytes up to an offset.
-func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
-	if f.fan != nil {
-		f.holds(end)
-		return
-	}
-	if end.Base != nil && f.pointer(end.Base, reason, pos) {
-		f.known.bytes[end.Base] = 0
-	}
-	have, ok := f.known.bytes[end.Base]
-	if ok && have >= end.Const && end.Const > 0 {
-		return
-	}
-	f.usesData()
-	f.dataEnd = true
-	at := f.behind(end)
-	if at == "" {
-		at = f.raw(end)
-	}
-	f.stopIf(pos, at+" > data_end", nil, f.upFor(reason))
-	f.known.bytes[end.Base] = max(end.Const, have)
-}
-
-// pointer makes the pointer to a variable place, unless it is there; it reports whether it did.
-func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
-	if _, ok := f.known.bytes[v]; ok || f.fan != nil {
-		return false
-	}
-	limit := v.Max
-	if limit == 0 || limit > 0x7FFF {
-		limit = 0x7FFF
-		f.stopIf(pos, f.variable(v)+" > 0x7fff", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
-	}
-	f.pointerAt(v, limit, pos)
-	return true
-}
-
-// pointerTo makes the pointer to a variable place that was in bounds before.
-func (f *function) pointerTo(v *ir.Var) {
-	limit := v.Max
-	if limit == 0 || limit > 0x7FFF {
-		limit = 0x7FFF
-	}
-	f.pointerAt(v, limit, diag.Pos{})
-}
-
-func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
-	f.usesData()
-	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), f.variable(v), uint64(1)<<bits.Len64(limit)-1)
-	f.pointsTo(v, f.scope...)
-}
-
-// cover adds the checks that the verifier needs for the loads of what stands in a statement, where
-// it can't follow the plan.
-func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
-	for _, n := range nodes {
-		for e := range ir.Exprs(n) {
-			switch e.(type) {
-			case *ir.Load, *ir.LoadBytes, *ir.SumOK:
-				for at, size := range ir.Places(e) {
-					f.need(plus(at, size), f.reason, pos)
-				}
-			}
-		}
-	}
 }

@@ -57,7 +57,7 @@ func size(block []ir.Stmt) (n int) {
 
 // long reports whether the statements that follow should be in a function of their own.
 func (f *function) long(rest []ir.Stmt) bool {
-	if !f.last || len(f.lines) < longLines || size(rest) < restSize {
+	if !f.last || f.parting || len(f.lines) < longLines || size(rest) < restSize {
 		return false
 	}
 	_, header := rest[0].(*ir.NeedBytes)

@@ -216,6 +216,7 @@ func (w *writer) checksum(s *sum) {
 	rest := fmt.Sprintf("fr_sum_of(%s)%s", old, minusSum(w.add, was))
 	if s.Offloaded {
 		w.came(s, old, wasPseudo, was)
+		w.optional(s)
 		old, rest = s.name("csum")+".old", s.name("csum")+".rest"
 		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
 	} else {
@@ -266,9 +267,6 @@ func (w *writer) came(s *sum, old string, wasPseudo, was []summand) {
 	field := s.at(s.Old)
 	w.line("struct fr_csum %s = fr_csum(%s, %s, %s, %s, %s);", s.name("csum"), w.asked, field, old,
 		s.name("old_pseudo"), gone)
-	if s.Absent && s.Optional && s.Swap == nil {
-		w.line("%s.optional = 1;", s.name("csum"))
-	}
 	if w.rw.Resize == ir.InPlace && !w.known.plain {
 		segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, field)
 		if s.Absent { // nobody makes up a checksum of a tunnel that has none
@@ -283,6 +281,21 @@ func (w *writer) came(s *sum, old string, wasPseudo, was []summand) {
 	case s.New.Const&1 != 0:
 		w.line("/* bpf_l4_csum_replace takes even offsets only */")
 		w.failIf(fmt.Sprintf("unlikely(%s.partial) && !fr_facts", s.name("csum")))
+	}
+}
+
+// sumCame renders what is known of a checksum that came; was is what doesn't leave.
+func (w *writer) sumCame(s *sum, was []summand) {
+	if s.Tail {
+		was = append(was, w.tail(s))
+	}
+	w.came(s, fmt.Sprintf("ld16(%s)", w.place(s.Old)), w.summands(s.OldPseudo), was)
+}
+
+// optional renders that a packet which came without a checksum leaves without one.
+func (w *writer) optional(s *sum) {
+	if s.Absent && s.Optional && s.Swap == nil {
+		w.line("%s.optional = 1;", s.name("csum"))
 	}
 }
 

@@ -56,8 +56,9 @@ func tooLong(line string) bool { return width(line) > maxColumns }
 
 // fill breaks what stands in a line after indent; base is the indentation of the statement.
 func fill(base int, indent, body string) (out []string) {
+	var stack []open
 	for width(indent+body) > maxColumns {
-		at, next := split(base, indent, body)
+		at, next, in := split(base, indent, body, stack)
 		if at == 0 && width(indent) > base+8 { // aligned too far to the right
 			indent = strings.Repeat("\t", base/8+1)
 			continue
@@ -66,7 +67,7 @@ func fill(base int, indent, body string) (out []string) {
 			break
 		}
 		out = append(out, indent+strings.TrimRight(body[:at], " "))
-		indent, body = next, body[at:]
+		indent, body, stack = next, body[at:], in
 	}
 	return append(out, indent+body)
 }
@@ -119,11 +120,10 @@ type open struct {
 
 // split finds the place where a line is broken, and what stands in front of what follows: of the places that leave a
 // part which fits, one inside as few parentheses as there can be, and of these the last one. base is the
-// indentation of the statement.
-func split(base int, indent, body string) (at int, next string) {
-	var stack []open
+// indentation of the statement; stack is what is open where the line begins, and in what is where it is broken.
+func split(base int, indent, body string, stack []open) (at int, next string, in []open) {
+	stack = slices.Clone(stack)
 	best, bestCost := 0, 1<<30
-	var in []open
 	column := width(indent)
 	for i := 0; i < len(body) && column <= maxColumns; i++ {
 		c := body[i]
@@ -143,12 +143,12 @@ func split(base int, indent, body string) (at int, next string) {
 		if end, cost := breaks(body, i); cost > 0 && column <= maxColumns {
 			cost += 2 * len(stack)
 			if cost <= bestCost && column > width(indent)+8 {
-				best, bestCost, in = end, cost, append([]open{}, stack...)
+				best, bestCost, in = end, cost, slices.Clone(stack)
 			}
 		}
 	}
 	if best == 0 {
-		return 0, ""
+		return 0, "", nil
 	}
 	to := width(indent)
 	if len(in) > 0 && in[len(in)-1].column <= 60 {
@@ -156,7 +156,7 @@ func split(base int, indent, body string) (at int, next string) {
 	} else if to == base {
 		to += 8
 	}
-	return best, strings.Repeat("\t", to/8) + strings.Repeat(" ", to%8)
+	return best, strings.Repeat("\t", to/8) + strings.Repeat(" ", to%8), in
 }
 
 // breaks reports whether a line may be broken after the character at i, the last one of an operator or a comma: where

@@ -70,6 +70,7 @@ func (f *function) assemble(head string) []string {
 	if !f.savedDone {
 		out = append(out, f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	}
+	out = append(out, f.results()...)
 	lines := f.text()
 	if len(lines) > 0 && lines[0] == "" {
 		lines = lines[1:]
@@ -170,6 +171,7 @@ type writer struct {
 	asked       string            // the variable that says where a checksum is left to a device, where it has asked
 	terms       map[string]string // values that only checksums need, by name
 	half        *halves           // it is given what depends on the packet that came
+	both        *came             // what was computed for another way as well
 	// values that are a part of one that was computed: what adds up to the same in a checksum
 	within map[string][]summand
 }

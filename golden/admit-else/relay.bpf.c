@@ -243,6 +243,23 @@ enum {
 	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_gate_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_gate_other_host + of :
+			     skb->pkt_type == 1 ? reason_gate_link_broadcast + of :
+			     reason_gate_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -259,21 +276,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_gate_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_gate_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_gate_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_gate_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_gate_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_gate_multicast + of);
-		return fr_up(skb, reason_gate_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_gate_multicast + of :
+			     reason_gate_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_gate_not_udp + of);
 
@@ -286,9 +299,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_gate_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_gate_udp_length + of);
@@ -367,12 +378,10 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
@@ -383,9 +392,7 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_gate_no_sources,
-						reason_gate_changing));
+			return fr_missed(skb, found, reason_gate_no_sources, reason_gate_changing);
 	}
 	struct val_seen *old;
 	{
@@ -424,11 +431,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_gate_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_gate_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_gate_multicast + of);
-		return fr_up(skb, reason_gate_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_gate_multicast + of :
+			     reason_gate_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_gate_not_udp + of);
 
@@ -501,12 +506,10 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 				     const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], "old?": seen: ["ip.src"]} */
@@ -517,9 +520,7 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 		fr_put_v6(key.addr, ipv6->src, 0);
 		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_gate_no_sources,
-						reason_gate_changing));
+			return fr_missed(skb, found, reason_gate_no_sources, reason_gate_changing);
 	}
 	struct val_seen *old;
 	{
@@ -557,17 +558,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		return fr_up(skb, reason_gate_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_gate_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_gate_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_gate_link_broadcast);
-		return fr_up(skb, reason_gate_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -655,14 +647,10 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_route_truncated -
-		       reason_gate_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_route_truncated -
-		      reason_gate_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(gate, route, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(gate, route, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
@@ -673,9 +661,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_sources,
-						reason_route_changing));
+			return fr_missed(skb, found, reason_route_no_sources,
+					 reason_route_changing);
 	}
 	struct val_routes *r;
 	{
@@ -751,14 +738,11 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 				      const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_route_truncated -
-		       reason_gate_truncated, reason_route_ipv6_version - reason_gate_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_route_truncated -
-		      reason_gate_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(gate, route, truncated),
+		       FR_APART(gate, route, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(gate, route, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: {s: sources: ["ip.src"], r: routes: ["ip.dst"]} */
@@ -769,13 +753,12 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		fr_put_v6(key.addr, ipv6->src, 0);
 		enum fr_found found = find_sources(&key, lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_sources,
-						reason_route_changing));
+			return fr_missed(skb, found, reason_route_no_sources,
+					 reason_route_changing);
 	}
 	struct val_routes *r;
 	{
-		struct key_routes key __attribute__((aligned(8))) = {};
+		struct key_routes key __attribute__((aligned(8)));
 
 		key.dst.len = 128;
 		fr_put_v6(key.dst.addr, ipv6->dst, 4);
@@ -811,17 +794,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		return fr_up(skb, reason_route_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_route_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_route_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_route_link_broadcast);
-		return fr_up(skb, reason_route_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(gate, route, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -1074,33 +1048,26 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 				    const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
-		       reason_gate_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_tap_truncated -
-		      reason_gate_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(gate, tap, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(gate, tap, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: s: sources: ["ip.src"] */
 	struct val_sources *s;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
+	struct key_sources key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.addr, ld32(ipv4->src));
-		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tap_no_sources, reason_tap_changing));
-	}
+	fr_put_v4(key.addr, ld32(ipv4->src));
+	enum fr_found found = find_sources(&key, lease, 0, &s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_tap_no_sources, reason_tap_changing);
 
 	/* {fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, s);
@@ -1326,33 +1293,27 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 				    const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
-		       reason_gate_truncated, reason_tap_ipv6_version - reason_gate_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_tap_truncated -
-		      reason_gate_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(gate, tap, truncated),
+		       FR_APART(gate, tap, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(gate, tap, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: s: sources: ["ip.src"] */
 	struct val_sources *s;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
+	struct key_sources key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->src, 0);
-		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tap_no_sources, reason_tap_changing));
-	}
+	fr_put_v6(key.addr, ipv6->src, 0);
+	enum fr_found found = find_sources(&key, lease, 0, &s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_tap_no_sources, reason_tap_changing);
 
 	/* {fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, s);
@@ -1373,17 +1334,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		return fr_up(skb, reason_tap_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(gate, tap, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)

@@ -83,9 +83,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -159,6 +157,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_odd *odd = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -171,33 +170,26 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_filter_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_filter_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_filter_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_filter_multicast :
+			     reason_filter_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: odd: fields: [ */
-	if ((void *)(odd + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (57ULL > udp_end)
+	if ((void *)(odd + 1) > data_end || 57ULL > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* {name: "version", bits: 3, is: 5}, */
@@ -215,7 +207,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	if ((((be16(odd->version_to_flag) << 8 | be8(odd->version_to_flag + 2)) >> 1) & 0xfffff) ==
 	    0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 57))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 57))
 			return fr_up(skb, reason_filter_partial_checksum);
 		return filter_ipv4_send(skb, data, partial);
 	}
@@ -290,6 +282,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_odd *odd = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -302,23 +295,18 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_filter_multicast :
+			     reason_filter_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: odd: fields: [ */
-	if ((void *)(odd + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (77ULL > udp_end)
+	if ((void *)(odd + 1) > data_end || 77ULL > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* {name: "version", bits: 3, is: 5}, */
@@ -338,7 +326,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_filter_udp_checksum);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 77))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 77))
 			return fr_up(skb, reason_filter_partial_checksum);
 		return filter_ipv6_send(skb, data, partial);
 	}
@@ -369,13 +357,10 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_filter_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_filter_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_filter_link_broadcast);
-		return fr_up(skb, reason_filter_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_filter_other_host :
+			     skb->pkt_type == 1 ? reason_filter_link_broadcast :
+			     reason_filter_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 

@@ -212,6 +212,23 @@ enum {
 	reason_downstream_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_downstream_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_downstream_other_host + of :
+			     skb->pkt_type == 1 ? reason_downstream_link_broadcast + of :
+			     reason_downstream_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -228,21 +245,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_downstream_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_downstream_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_downstream_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_downstream_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_downstream_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast + of);
-		return fr_up(skb, reason_downstream_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_downstream_multicast +
+			     of : reason_downstream_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_downstream_not_udp + of);
 
@@ -255,9 +268,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_downstream_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_downstream_udp_length + of);
@@ -614,7 +625,8 @@ static __always_inline int downstream_ipv4_ack_rest_7(struct __sk_buff *skb, voi
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -1357,7 +1369,8 @@ static __always_inline int downstream_ipv4_rest(struct __sk_buff *skb, void *dat
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan2(skb, data, ip_end);
@@ -1368,18 +1381,14 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	void *at_stream_id_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_stream *stream = data + 55;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (55ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 55ULL > udp_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if ((be8(&v_short->form_to_rest) >> 7) != 0)
 		return fr_up(skb, reason_downstream_short_form);
@@ -1442,11 +1451,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_downstream_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_downstream_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast + of);
-		return fr_up(skb, reason_downstream_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_downstream_multicast + of :
+			     reason_downstream_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_downstream_not_udp + of);
 
@@ -1802,7 +1809,8 @@ static __always_inline int downstream_ipv6_ack_rest_7(struct __sk_buff *skb, voi
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -2550,7 +2558,8 @@ static __always_inline int downstream_ipv6_rest(struct __sk_buff *skb, void *dat
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan4(skb, data, ip_end);
@@ -2561,18 +2570,14 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 	void *at_stream_id_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_stream *stream = data + 75;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "form", bits: 1, is: 0}, {name: "fixed", bits: 1, is: 1}, {... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if (75ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 75ULL > udp_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if ((be8(&v_short->form_to_rest) >> 7) != 0)
 		return fr_up(skb, reason_downstream_short_form);
@@ -2634,17 +2639,8 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		return fr_up(skb, reason_downstream_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_downstream_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_downstream_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_downstream_link_broadcast);
-		return fr_up(skb, reason_downstream_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", "ack?", "stream"] */
 	if (be16(&eth->type) == 0x800)
@@ -2682,9 +2678,7 @@ static __always_inline int check_note(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_note *note = data + at;
 
-	if ((void *)(note + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if ((at + sizeof(*note)) > udp_end)
+	if ((void *)(note + 1) > data_end || (at + sizeof(*note)) > udp_end)
 		return fr_up(skb, reason_other_truncated);
 	__u64 note_text_size = be8(&note->size);
 	if (note_text_size > 200)
@@ -2727,8 +2721,7 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -2935,33 +2928,18 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 note_text_end, __u64 more_text_end,
-					   struct val_peers *p)
+static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+					   __u64 note_text_end, __u64 more_text_end)
 {
 	struct hdr_cookie *cookie = data + 42;
 
-	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) { /* rule */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) ||
-		    !fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_other_address_family);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= more_text_end) ||
-		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
-		return other_ipv4_send(skb, data, ip_end, note_text_end, partial, p);
-	}
-
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) { /* rule */
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x220028 ||
-		      (partial_2 >> 16) >= more_text_end))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      (partial >> 16) >= more_text_end))
 			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv4_send_2(skb, data, note_text_end, more_text_end, partial_2);
+		return other_ipv4_send_2(skb, data, note_text_end, more_text_end, partial);
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
@@ -2970,18 +2948,19 @@ static __always_inline int other_ipv4_rest(struct __sk_buff *skb, void *data, __
 		if ((payload_len + (note_text_end - 14)) > 0xffff ||
 		    (payload_len + (note_text_end - 34)) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == 0x220028))
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40)))
 			return fr_up(skb, reason_other_partial_checksum);
 		return other_ipv4_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial_3);
+					 partial_2);
 	}
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_4 = fr_partial(skb);
-	if (!(partial_4 == 0 || partial_4 == 0x220028 || (partial_4 >> 16) >= more_text_end))
+	__u64 partial_3 = fr_partial(skb);
+	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
+	      (partial_3 >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv4_send_4(skb, data, partial_4);
+	return other_ipv4_send_4(skb, data, partial_3);
 }
 
 static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -2993,24 +2972,18 @@ static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct hdr_note *note;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end, note_text_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_other_truncated -
-		       reason_downstream_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_other_truncated -
-		      reason_downstream_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(downstream, other, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(downstream, other, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(cookie + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_other_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	__u64 note_text_end;
 	if (check_note(skb, data, data_end, udp_end, 51, &note_text_end))
 		return TC_ACT_UNSPEC;
 	at_note_text_end = fr_pin(data + fr_bound(note_text_end, 0xff));
@@ -3039,19 +3012,29 @@ static __always_inline int other_ipv4(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.from.addr, ld32(ipv4->src));
-		key.from.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_other_no_peers,
-						reason_other_changing));
+	fr_put_endpoint_v4(&key.from, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_other_no_peers, reason_other_changing);
+
+	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
+	if (be8(&cookie->flags) == 1) { /* rule */
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) ||
+		    !fr_is_v4(p->remote.addr))
+			return fr_up(skb, reason_other_address_family);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      (partial >> 16) >= more_text_end) ||
+		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_other_partial_checksum);
+		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
+		return other_ipv4_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 
-	return other_ipv4_rest(skb, data, ip_end, udp_end, note_text_end, more_text_end, p);
+	return other_ipv4_rest(skb, data, udp_end, note_text_end, more_text_end);
 }
 
 static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -3284,38 +3267,21 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   __u64 udp_end, __u64 note_text_end, __u64 more_text_end,
-					   struct val_peers *p)
+static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+					   __u64 note_text_end, __u64 more_text_end)
 {
 	struct hdr_cookie *cookie = data + 62;
 	struct hdr_udp *udp = data + 54;
-
-	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
-	if (be8(&cookie->flags) == 1) { /* rule */
-		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
-			return fr_up(skb, reason_other_address_family);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= more_text_end))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_other_udp_checksum);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_other_partial_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
-		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
-	}
 
 	/* {match: "cookie.flags": 2, do: [{blank: "more"}, {set: "cookie.level": 1}, "pass"]}, */
 	if (be8(&cookie->flags) == 2) { /* rule */
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_other_udp_checksum);
-		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x36003c ||
-		      (partial_2 >> 16) >= more_text_end))
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= more_text_end))
 			return fr_up(skb, reason_other_partial_checksum);
-		return other_ipv6_send_2(skb, data, note_text_end, more_text_end, partial_2);
+		return other_ipv6_send_2(skb, data, note_text_end, more_text_end, partial);
 	}
 
 	/* {match: "cookie.flags": 3, do: [{blank: "note"}, {pop: "more"}, "pass"]}, */
@@ -3324,22 +3290,23 @@ static __always_inline int other_ipv6_rest(struct __sk_buff *skb, void *data, __
 		if ((payload_len + (note_text_end - 54)) > 0xffff ||
 		    (payload_len + (note_text_end - 54)) > 0xffff)
 			return fr_up(skb, reason_other_length);
-		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == 0x36003c))
+		__u64 partial_2 = fr_partial(skb);
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60)))
 			return fr_up(skb, reason_other_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_other_udp_checksum);
 		return other_ipv6_send_3(skb, data, note_text_end, more_text_end, payload_len,
-					 partial_3);
+					 partial_2);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_other_udp_checksum);
 
 	/* {do: [{blank: "cookie"}, "pass"]}, */
-	__u64 partial_4 = fr_partial(skb);
-	if (!(partial_4 == 0 || partial_4 == 0x36003c || (partial_4 >> 16) >= more_text_end))
+	__u64 partial_3 = fr_partial(skb);
+	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
+	      (partial_3 >> 16) >= more_text_end))
 		return fr_up(skb, reason_other_partial_checksum);
-	return other_ipv6_send_4(skb, data, partial_4);
+	return other_ipv6_send_4(skb, data, partial_3);
 }
 
 static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -3351,25 +3318,19 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct hdr_note *note;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end, note_text_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_other_truncated -
-		       reason_downstream_truncated, reason_other_ipv6_version -
-		       reason_downstream_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_other_truncated -
-		      reason_downstream_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(downstream, other, truncated),
+		       FR_APART(downstream, other, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(downstream, other, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* cookie: fields: [{name: "flags", bits: 8}, {name: "id", bits: 16, endian: "little"}... */
-	if ((void *)(cookie + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(cookie + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_other_truncated);
 
 	/* note: fields: [{name: "size", bits: 8}, {name: "text", bytes: "size", max: 200}] */
-	__u64 note_text_end;
 	if (check_note(skb, data, data_end, udp_end, 71, &note_text_end))
 		return TC_ACT_UNSPEC;
 	at_note_text_end = fr_pin(data + fr_bound(note_text_end, 0x1ff));
@@ -3398,19 +3359,32 @@ static __always_inline int other_ipv6(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8)));
 
-		fr_put_v6(key.from.addr, ipv6->src, 0);
-		key.from.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_other_no_peers,
-						reason_other_changing));
+	fr_put_endpoint_v6(&key.from, ipv6->src, be16(&udp->src_port), 0);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_other_no_peers, reason_other_changing);
+
+	/* {match: "cookie.flags": 1, do: [{blank: "cookie"}, {blank: "note"}, {send: {from: "... */
+	if (be8(&cookie->flags) == 1) { /* rule */
+		if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
+			return fr_up(skb, reason_other_address_family);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= more_text_end))
+			return fr_up(skb, reason_other_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_other_udp_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_other_partial_checksum);
+		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
+			return fr_up(skb, fr_unfit(&p->hop_remote, reason_other_no_route));
+		return other_ipv6_send(skb, data, ip_end, note_text_end, partial, p);
 	}
 
-	return other_ipv6_rest(skb, data, ip_end, udp_end, note_text_end, more_text_end, p);
+	return other_ipv6_rest(skb, data, udp_end, note_text_end, more_text_end);
 }
 
 SEC("tc") int prog_other(struct __sk_buff *skb)
@@ -3428,17 +3402,8 @@ SEC("tc") int prog_other(struct __sk_buff *skb)
 		return fr_up(skb, reason_other_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_other_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_other_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_other_link_broadcast);
-		return fr_up(skb, reason_other_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_other_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(downstream, other, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "cookie", "note", {more: "note"}] */
 	if (be16(&eth->type) == 0x800)

@@ -355,28 +355,22 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tap_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_tap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_tap_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_tap_multicast :
+			     reason_tap_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tap_udp_length);
@@ -393,7 +387,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, priority);
@@ -617,18 +611,14 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 		return fr_up(skb, reason_tap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_tap_multicast :
+			     reason_tap_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_tap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tap_udp_length);
@@ -645,7 +635,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, priority);
@@ -668,13 +658,10 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_tap_other_host :
+			     skb->pkt_type == 1 ? reason_tap_link_broadcast :
+			     reason_tap_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_tap_truncated);
 

@@ -319,13 +319,11 @@ static __always_inline int start_on(void *data, void *data_end)
 
 	/* lookup: p: peers: ["socket.remote_addr"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8)));
 
-		key.peer.len = 128;
-		fr_put_v6(key.peer.addr, socket->remote_addr, 4);
-		p = find_peers(&key);
-	}
+	key.peer.len = 128;
+	fr_put_v6(key.peer.addr, socket->remote_addr, 4);
+	p = find_peers(&key);
 	if (fr_has(p)) { /* rule */
 		/* when: "p.first >= 2" */
 		if (p->first >= 2) { /* rule */
@@ -515,7 +513,7 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 	/* lookup: p: peers: ["socket.remote_addr"] */
 	struct val_peers *p;
 	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+		struct key_peers key __attribute__((aligned(8)));
 
 		key.peer.len = 128;
 		fr_put_v6(key.peer.addr, socket->remote_addr, 4);
@@ -617,8 +615,8 @@ static __always_inline int finish_on(void *data, void *data_end)
 		struct key_last key __attribute__((aligned(8))) = {};
 		struct val_last val __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.peer.addr, socket->remote_addr, 0);
-		key.peer.port = (__u64)ld16(&socket->remote_port);
+		fr_put_endpoint_v6(&key.peer, socket->remote_addr,
+				   (__u64)ld16(&socket->remote_port), 0);
 		key.mss = (__u64)ld32(&socket->mss) & 0xffff;
 		val.rtt = (__u64)ld32(&socket->srtt);
 		val.cwnd = (__u64)ld32(&socket->cwnd);

@@ -142,9 +142,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_wrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_wrap_udp_length);
@@ -166,6 +164,9 @@ static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u6
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
+
+	if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
@@ -222,6 +223,9 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
+	if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
+
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(s->local.addr)) +
 			  fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100,
@@ -264,23 +268,12 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 }
 
 static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
+					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
 {
-	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_eth *eth = data;
-
-	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-	__u64 rtcp_end = 42ULL + ((be16(&rtcp->length) + 1) * 4);
-	if (!(rtcp_end == udp_end || skb->gso_size == 0))
-		return fr_up(skb, reason_wrap_gso_packet);
-	if (rtcp_end != udp_end)
-		return fr_up(skb, reason_wrap_rtcp_length);
-
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
 
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
@@ -288,61 +281,44 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
 	struct val_by_ssrc *s;
-	{
-		struct key_by_ssrc key __attribute__((aligned(8))) = {};
+	struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		key.ssrc = be32(&rtcp->ssrc);
-		enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_wrap_no_by_ssrc,
-						reason_wrap_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	key.ssrc = be32(&rtcp->ssrc);
+	enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_wrap_no_by_ssrc, reason_wrap_changing);
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = rtcp_end - 50;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
-	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
-		const __u32 headers_len = 42, udp_checksum_at = 40;
-		__be32 eth_type_to_ecn = ld32(&eth->type);
-		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-		__be16 old_udp_length = ld16(&udp->length);
-		__be32 old_ipv4_src = ld32(ipv4->src);
-		__be32 old_ipv4_dst = ld32(ipv4->dst);
-		__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		udp_csum.optional = 1;
-		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-			((__u64)ld32(&ipv4->total_length) +
-			 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src + old_ipv4_dst) +
-			 ipv4_ttl_protocol;
-		return wrap_send_ipv4(skb, now, payload_len, s, headers_len, 0, udp_csum, ip_sum,
-				      eth_type_to_ecn, ipv4_ttl_protocol);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_wrap_udp_checksum);
-	if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 	const __u32 headers_len = 42, udp_checksum_at = 40;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
+	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+		return wrap_send_ipv4(skb, now, payload_len, s, headers_len, 0, udp_csum, ip_sum,
+				      eth_type_to_ecn, ipv4_ttl_protocol);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_wrap_udp_checksum);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	return wrap_send_ipv6(skb, now, payload_len, s, headers_len, FR_TO_IPV6, udp_csum,
 			      bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
@@ -352,6 +328,7 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtcp *rtcp = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
@@ -364,33 +341,26 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_wrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_wrap_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_wrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_wrap_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_wrap_multicast :
+			     reason_wrap_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* rtcp: fields: [ */
-	if ((void *)(rtcp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (50ULL > udp_end)
+	if ((void *)(rtcp + 1) > data_end || 50ULL > udp_end)
 		return fr_up(skb, reason_wrap_truncated);
 
 	/* {name: "version", bits: 2, is: 2}, */
@@ -408,77 +378,53 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
 	if (((be16(&rtcp->length) + 1) * 4) < 8)
 		return fr_up(skb, reason_wrap_rtcp_length);
+	__u64 rtcp_end = 42ULL + ((be16(&rtcp->length) + 1) * 4);
+	if (!(rtcp_end == udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_gso_packet);
+	if (rtcp_end != udp_end)
+		return fr_up(skb, reason_wrap_rtcp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_gso_packet);
 
-	return wrap_ipv4_rest(skb, data, lease, now, udp_end);
+	return wrap_ipv4_rest(skb, data, lease, now, rtcp_end);
 }
 
-static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
+static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
+					  __u64 rtcp_end, struct val_by_ssrc *s)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_rtcp *rtcp = data + 62;
 	struct hdr_eth *eth = data;
-
-	/* match: "udp.dst_port": 5005 */
-	if (be16(&udp->dst_port) != 0x138d)
-		return fr_up(skb, reason_wrap_no_match);
-
-	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-	struct val_by_ssrc *s;
-	{
-		struct key_by_ssrc key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		key.ssrc = be32(&rtcp->ssrc);
-		enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_wrap_no_by_ssrc,
-						reason_wrap_changing));
-	}
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
 		return fr_up(skb, reason_wrap_address_family);
 	__u64 payload_len = rtcp_end - 70;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_wrap_udp_checksum);
-	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&s->hop_peer, 60ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
-		const __u32 headers_len = 62, udp_checksum_at = 60;
-		__be16 eth_type = ld16(&eth->type);
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		return wrap_send_ipv6(skb, now, payload_len, s, headers_len, 0, udp_csum, eth_type,
-				      ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
-	}
-	if (unlikely(!fr_fits(&s->hop_peer, 40ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 	const __u32 headers_len = 62, udp_checksum_at = 60;
-	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
-					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
+	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		return wrap_send_ipv6(skb, now, payload_len, s, headers_len, 0, udp_csum, eth_type,
+				      ipv6_version_to_flow_label, ipv6_next_header_hop_limit);
+	}
+	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 	return wrap_send_ipv4(skb, now, payload_len, s, headers_len, FR_TO_IPV4, udp_csum, ipv4_sum,
 			      eth_type_to_ecn, bpf_htons(0x4011));
@@ -489,6 +435,8 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtcp *rtcp = data + 62;
+	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
@@ -501,23 +449,18 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
+			     reason_wrap_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* rtcp: fields: [ */
-	if ((void *)(rtcp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (70ULL > udp_end)
+	if ((void *)(rtcp + 1) > data_end || 70ULL > udp_end)
 		return fr_up(skb, reason_wrap_truncated);
 
 	/* {name: "version", bits: 2, is: 2}, */
@@ -543,7 +486,22 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 
-	return wrap_ipv6_rest(skb, data, lease, now, rtcp_end);
+	/* match: "udp.dst_port": 5005 */
+	if (be16(&udp->dst_port) != 0x138d)
+		return fr_up(skb, reason_wrap_no_match);
+
+	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
+	struct val_by_ssrc *s;
+	struct key_by_ssrc key __attribute__((aligned(8)));
+
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	key.ssrc = be32(&rtcp->ssrc);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_wrap_no_by_ssrc, reason_wrap_changing);
+
+	return wrap_ipv6_rest(skb, data, now, rtcp_end, s);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -563,13 +521,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_wrap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_wrap_link_broadcast);
-		return fr_up(skb, reason_wrap_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_wrap_other_host :
+			     skb->pkt_type == 1 ? reason_wrap_link_broadcast :
+			     reason_wrap_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
 

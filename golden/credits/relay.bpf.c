@@ -174,9 +174,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_downstream_udp_length);
@@ -195,9 +193,7 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
-	if ((at + sizeof(*v_short)) > udp_end)
+	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end)
 		return fr_up(skb, reason_downstream_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_downstream_gso_packet);
@@ -382,8 +378,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
 
-	fr_put_v4(key.server.addr, ld32(ipv4->src));
-	key.server.port = be16(&udp->src_port);
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_downstream_no_clients);
@@ -457,6 +452,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 udp_end, priority;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -469,37 +465,31 @@ static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, vo
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_downstream_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_downstream_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_downstream_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_downstream_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_downstream_multicast :
+			     reason_downstream_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_downstream_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	__u64 priority;
 	if (check_short(skb, data, data_end, udp_end, 42, &priority))
 		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 55) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 55) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan1(skb, data, ip_end, udp_end, priority);
@@ -681,8 +671,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
 
-	fr_put_v6(key.server.addr, ipv6->src, 0);
-	key.server.port = be16(&udp->src_port);
+	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_downstream_no_clients);
@@ -754,6 +743,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 udp_end, priority;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
@@ -766,27 +756,23 @@ static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_downstream_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_downstream_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_downstream_multicast);
-		return fr_up(skb, reason_downstream_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_downstream_multicast :
+			     reason_downstream_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_downstream_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
-	__u64 priority;
 	if (check_short(skb, data, data_end, udp_end, 62, &priority))
 		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 75) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 75) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan2(skb, data, ip_end, udp_end, priority);
@@ -809,13 +795,10 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_downstream_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_downstream_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_downstream_link_broadcast);
-		return fr_up(skb, reason_downstream_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_downstream_other_host :
+			     skb->pkt_type == 1 ? reason_downstream_link_broadcast :
+			     reason_downstream_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
 

@@ -161,9 +161,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -227,7 +225,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -405,7 +403,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 50) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 50) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_peer, ip_end - 14)))
@@ -433,7 +431,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	}
 	__u64 payload_len = udp_end - 50;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < ((50ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -465,6 +463,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_msg *msg = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -477,33 +476,26 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (50ULL > udp_end)
+	if ((void *)(msg + 1) > data_end || 50ULL > udp_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -513,13 +505,11 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.who.addr, ld32(ipv4->src));
-		key.who.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.who, ld32(ipv4->src), be16(&udp->src_port));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_peers,
-						reason_forward_changing));
+			return fr_missed(skb, found, reason_forward_no_peers,
+					 reason_forward_changing);
 	}
 
 	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
@@ -765,11 +755,9 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	struct hdr_msg *msg = data + 62;
 
 	/* {send: {from: "p.local", to: "p.peer"}}, */
-	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
-		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 70))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 70))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
@@ -800,7 +788,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	}
 	__u64 payload_len = udp_end - 70;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < ((70ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -832,6 +820,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_msg *msg = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -844,23 +833,18 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (70ULL > udp_end)
+	if ((void *)(msg + 1) > data_end || 70ULL > udp_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
@@ -868,15 +852,14 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
 	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+		struct key_peers key __attribute__((aligned(8)));
 
-		fr_put_v6(key.who.addr, ipv6->src, 0);
-		key.who.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&key.who, ipv6->src, be16(&udp->src_port), 0);
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_peers,
-						reason_forward_changing));
+			return fr_missed(skb, found, reason_forward_no_peers,
+					 reason_forward_changing);
 	}
 
 	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
@@ -891,6 +874,10 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		fr_submit(&event0->head, bpf_ktime_get_ns());
 		return fr_drop(skb->len, reason_forward_unwanted);
 	}
+
+	/* {send: {from: "p.local", to: "p.peer"}}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
 
 	return forward_ipv6_rest(skb, data, ip_end, udp_end, p);
 }
@@ -912,13 +899,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_forward_other_host :
+			     skb->pkt_type == 1 ? reason_forward_link_broadcast :
+			     reason_forward_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 

@@ -85,9 +85,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_leaving_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leaving_udp_length);
@@ -135,8 +133,8 @@ static __always_inline int leaving_ipv4_udp(struct __sk_buff *skb, void *data, v
 					    __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 34;
-
 	__u64 l4_end;
+
 	if (check_udp(skb, data, data_end, ip_end, 34, &l4_end))
 		return TC_ACT_UNSPEC;
 
@@ -160,9 +158,7 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_leaving_truncated);
-	if ((at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
 		return fr_up(skb, reason_leaving_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_leaving_tcp_data_offset);
@@ -210,8 +206,8 @@ static __always_inline int leaving_ipv4_tcp(struct __sk_buff *skb, void *data, v
 {
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 34;
-
 	__u64 l4_options_end;
+
 	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
 		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
@@ -252,10 +248,8 @@ static __always_inline int leaving_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_leaving_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_leaving_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_leaving_ipv4_total_length);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -272,8 +266,8 @@ static __always_inline int leaving_ipv6_udp_send(struct __sk_buff *skb, void *da
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
 						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+							be8(ipv6->version_to_flow_label + 3)) &
+						       0xfffff));
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -299,8 +293,8 @@ static __always_inline int leaving_ipv6_udp(struct __sk_buff *skb, void *data, v
 					    __u64 ip_end)
 {
 	struct hdr_udp *udp = data + 54;
-
 	__u64 l4_end;
+
 	if (check_udp(skb, data, data_end, ip_end, 54, &l4_end))
 		return TC_ACT_UNSPEC;
 
@@ -325,8 +319,8 @@ static __always_inline int leaving_ipv6_tcp_send(struct __sk_buff *skb, void *da
 	__u32 len = skb->len;
 	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
 						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
-							be8(ipv6->version_to_flow_label +
-							    3)) & 0xfffff));
+							be8(ipv6->version_to_flow_label + 3)) &
+						       0xfffff));
 	__u32 new_priority = 6;
 
 	__s64 csum = fr_complete_begin(skb, ETH_HLEN, 4);
@@ -353,8 +347,8 @@ static __always_inline int leaving_ipv6_tcp(struct __sk_buff *skb, void *data, v
 {
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 54;
-
 	__u64 l4_options_end;
+
 	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
 		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));

@@ -127,9 +127,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -159,9 +157,9 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
@@ -171,7 +169,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -266,6 +264,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -278,51 +277,40 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct val_by_client *p;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_by_client,
-						reason_forward_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_by_client(&key, lease, 0, &p, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
@@ -337,7 +325,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -471,6 +459,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -483,41 +472,32 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct val_by_client *p;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_by_client,
-						reason_forward_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	enum fr_found found = find_by_client(&key, lease, 0, &p, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
@@ -534,7 +514,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -561,13 +541,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_forward_other_host :
+			     skb->pkt_type == 1 ? reason_forward_link_broadcast :
+			     reason_forward_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 

@@ -153,9 +153,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_spread_udp_length);
@@ -348,8 +346,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	struct group_viewers key __attribute__((aligned(8))) = {};
 	struct list_viewers *list;
 
-	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-	key.publisher.port = be16(&udp->src_port);
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
 	key.stream = (be16(tag->stream) << 8 | be8(tag->stream + 2));
 	list = list_of_viewers(&key);
 	if (!list)
@@ -431,6 +428,7 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tag *tag = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -443,33 +441,26 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_spread_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_spread_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_spread_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_spread_multicast :
+			     reason_spread_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_spread_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (48ULL > udp_end)
+	if ((void *)(tag + 1) > data_end || 48ULL > udp_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
@@ -480,7 +471,7 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 48) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 48) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, ip_end);
@@ -668,8 +659,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	struct group_viewers key __attribute__((aligned(8))) = {};
 	struct list_viewers *list;
 
-	fr_put_v6(key.publisher.addr, ipv6->src, 0);
-	key.publisher.port = be16(&udp->src_port);
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
 	key.stream = (be16(tag->stream) << 8 | be8(tag->stream + 2));
 	list = list_of_viewers(&key);
 	if (!list)
@@ -755,6 +745,7 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tag *tag = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -767,23 +758,18 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_spread_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_spread_multicast);
-		return fr_up(skb, reason_spread_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_spread_multicast :
+			     reason_spread_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_spread_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: tag: fields: [{name: "stream", bits: 24}, {name: "number", bits: 8}, {name... */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (68ULL > udp_end)
+	if ((void *)(tag + 1) > data_end || 68ULL > udp_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
@@ -794,7 +780,7 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 68) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 68) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan2(skb, data, ip_end);
@@ -817,13 +803,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_spread_other_host :
+			     skb->pkt_type == 1 ? reason_spread_link_broadcast :
+			     reason_spread_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
 

@@ -141,21 +141,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp);
 
@@ -168,9 +164,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -189,9 +183,7 @@ static __always_inline int check_unit(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_unit *unit = data + at;
 
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*unit)) > udp_end)
+	if ((void *)(unit + 1) > data_end || (at + sizeof(*unit)) > udp_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be8(&unit->version) != 1)
 		return fr_up(skb, reason_forward_unit_version);
@@ -247,12 +239,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
@@ -261,16 +251,12 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.addr, ld32(ipv4->dst));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_ways,
-						reason_forward_changing));
-	}
+	fr_put_v4(key.addr, ld32(ipv4->dst));
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv4->ttl) <= 1)
@@ -298,11 +284,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_forward_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp);
 
@@ -352,12 +336,10 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	void *data_end, const struct fr_lease *lease)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
@@ -366,16 +348,12 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_ways,
-						reason_forward_changing));
-	}
+	fr_put_v6(key.addr, ipv6->dst, 0);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -442,12 +420,10 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 					     const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 18, &ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 38, &udp_end))
+	if (check_ipv4(skb, data, data_end, 18, &ip_end) ||
+	    check_udp(skb, data, data_end, ip_end, 38, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
@@ -456,23 +432,19 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.addr, ld32(ipv4->dst));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_ways,
-						reason_forward_changing));
-	}
+	fr_put_v4(key.addr, ld32(ipv4->dst));
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	__u64 payload_len = udp_end - 50;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x26002c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (unlikely(!fr_fits(&w->way.hop, 32ULL + payload_len)))
@@ -518,12 +490,10 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 18, &ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 58, &udp_end))
+	if (check_ipv6(skb, data, data_end, 18, &ip_end) ||
+	    check_udp(skb, data, data_end, ip_end, 58, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
@@ -532,23 +502,19 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.addr, ipv6->dst, 0);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_ways,
-						reason_forward_changing));
-	}
+	fr_put_v6(key.addr, ipv6->dst, 0);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	__u64 payload_len = udp_end - 70;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x3a0040 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -589,13 +555,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_forward_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_forward_other_host :
+			     skb->pkt_type == 1 ? reason_forward_link_broadcast :
+			     reason_forward_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 

@@ -330,46 +330,6 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int tap_udp(struct __sk_buff *skb, void *data, void *data_end,
-				   const struct fr_lease *lease, __u64 ipv4_end)
-{
-	struct hdr_udp *udp = data + 34;
-
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (42ULL > ipv4_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_tap_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_tap_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_tap_udp_length);
-
-	/* lookup: "s?": sources: ["udp.src_port"] */
-	struct val_sources *s;
-	{
-		struct key_sources key __attribute__((aligned(8))) = {};
-
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_sources(&key, lease, 0, &s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tap_changing);
-		if (found == FR_MISSING)
-			s = NULL;
-	}
-
-	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tap_gso_packet);
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
-	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
-		return fr_up(skb, reason_tap_partial_checksum);
-	return tap_fan1(skb, data, ipv4_end, s);
-}
-
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
 	const struct fr_lease *lease = fr_the_lease();
@@ -380,6 +340,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
 	/* programs: tap: { */
 	if (!fr_lease_valid(lease, now))
@@ -388,13 +349,10 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_tap_other_host :
+			     skb->pkt_type == 1 ? reason_tap_link_broadcast :
+			     reason_tap_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_tap_truncated);
 
@@ -412,23 +370,46 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tap_ipv4_total_length);
 	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_tap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_tap_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tap_multicast);
-		return fr_up(skb, reason_tap_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_tap_multicast :
+			     reason_tap_martian_destination);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_tap_not_udp);
+	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
+		return fr_up(skb, reason_tap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_tap_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_tap_gso_packet);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_tap_udp_length);
 
-	return tap_udp(skb, data, data_end, lease, ipv4_end);
+	/* lookup: "s?": sources: ["udp.src_port"] */
+	struct val_sources *s;
+	struct key_sources key __attribute__((aligned(8))) = {};
+
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_sources(&key, lease, 0, &s);
+	if (unlikely(found == FR_CHANGING))
+		return fr_up(skb, reason_tap_changing);
+	if (found == FR_MISSING)
+		s = NULL;
+
+	/* do: [{fan_out: {group: taps: ["udp.dst_port"], rules: [{when: "s", do: [{send: {fro... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_tap_gso_packet);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
+	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+		return fr_up(skb, reason_tap_partial_checksum);
+	return tap_fan1(skb, data, ipv4_end, s);
 }

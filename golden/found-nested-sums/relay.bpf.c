@@ -80,9 +80,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -146,6 +144,7 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_unit *unit = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -158,40 +157,33 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_change_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_change_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_change_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (50ULL > udp_end)
+	if ((void *)(unit + 1) > data_end || 50ULL > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_change_gso_packet);
 
 	/* do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 50))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 50))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv4_send(skb, data, partial);
 }
@@ -248,6 +240,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_unit *unit = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -260,23 +253,18 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_change_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "unit"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: unit: fields: [ */
-	if ((void *)(unit + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (70ULL > udp_end)
+	if ((void *)(unit + 1) > data_end || 70ULL > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_change_gso_packet);
@@ -285,7 +273,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 
 	/* do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 70))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 70))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv6_send(skb, data, partial);
 }
@@ -307,13 +295,10 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_change_other_host :
+			     skb->pkt_type == 1 ? reason_change_link_broadcast :
+			     reason_change_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 

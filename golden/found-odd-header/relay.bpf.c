@@ -77,6 +77,23 @@ enum {
 	reason_in_udp_checksum, reason_in_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_in_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_in_other_host + of :
+			     skb->pkt_type == 1 ? reason_in_link_broadcast + of :
+			     reason_in_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_in_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -93,21 +110,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_in_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_in_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_in_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_in_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_in_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_in_multicast + of);
-		return fr_up(skb, reason_in_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_in_multicast + of :
+			     reason_in_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_in_not_udp + of);
 
@@ -197,13 +210,11 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_udp *udp = data + 34;
-
 	__u64 ip_end;
+
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_in_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_in_udp_length);
@@ -224,7 +235,7 @@ static __always_inline int in_ipv4(struct __sk_buff *skb, void *data, void *data
 	if ((payload_len + 31) > 0xffff || (payload_len + 11) > 0xffff)
 		return fr_up(skb, reason_in_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_in_partial_checksum);
 	return in_ipv4_send(skb, data, payload_len, partial);
@@ -246,11 +257,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_in_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_in_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_in_multicast + of);
-		return fr_up(skb, reason_in_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_in_multicast + of :
+			     reason_in_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_in_not_udp + of);
 
@@ -338,13 +347,11 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 static __always_inline int in_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_udp *udp = data + 54;
-
 	__u64 ip_end;
+
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_in_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_in_udp_length);
@@ -365,7 +372,7 @@ static __always_inline int in_ipv6(struct __sk_buff *skb, void *data, void *data
 	if ((payload_len + 11) > 0xffff || (payload_len + 11) > 0xffff)
 		return fr_up(skb, reason_in_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_in_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -388,17 +395,8 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		return fr_up(skb, reason_in_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_in_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_in_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_in_link_broadcast);
-		return fr_up(skb, reason_in_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_in_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -433,9 +431,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_out_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_out_udp_length);
@@ -524,19 +520,14 @@ static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *dat
 	struct hdr_named *named = data + 42;
 	struct hdr_tag *tag;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_out_truncated -
-		       reason_in_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(in, out, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (43ULL > udp_end)
+	if ((void *)(named + 1) > data_end || 43ULL > udp_end)
 		return fr_up(skb, reason_out_truncated);
 	__u64 named_id_size = be8(&named->size);
 	if (named_id_size > 8)
@@ -569,7 +560,7 @@ static __always_inline int out_ipv4(struct __sk_buff *skb, void *data, void *dat
 	    (payload_len + (named_id_end - 34)) > 0xffff)
 		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_up(skb, reason_out_partial_checksum);
 	return out_ipv4_send(skb, data, named_id_size, named_id_end, at_named_id_end, payload_len,
 			     partial);
@@ -644,19 +635,15 @@ static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *dat
 	struct hdr_named *named = data + 62;
 	struct hdr_tag *tag;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_out_truncated - reason_in_truncated,
-		       reason_out_ipv6_version - reason_in_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(in, out, truncated),
+		       FR_APART(in, out, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (63ULL > udp_end)
+	if ((void *)(named + 1) > data_end || 63ULL > udp_end)
 		return fr_up(skb, reason_out_truncated);
 	__u64 named_id_size = be8(&named->size);
 	if (named_id_size > 8)
@@ -689,7 +676,7 @@ static __always_inline int out_ipv6(struct __sk_buff *skb, void *data, void *dat
 	    (payload_len + (named_id_end - 54)) > 0xffff)
 		return fr_up(skb, reason_out_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
 		return fr_up(skb, reason_out_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_out_udp_checksum);
@@ -712,17 +699,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_out_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_out_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_out_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_out_link_broadcast);
-		return fr_up(skb, reason_out_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(in, out, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
 	if (be16(&eth->type) == 0x800)

@@ -83,9 +83,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -104,9 +102,7 @@ static __always_inline int check_named(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_named *named = data + at;
 
-	if ((void *)(named + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((at + sizeof(*named)) > udp_end)
+	if ((void *)(named + 1) > data_end || (at + sizeof(*named)) > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 named_id_size = be8(&named->size);
 	if (named_id_size > 9)
@@ -175,6 +171,7 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	void *at_named_id_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_named_2 *named;
+	__u64 udp_end, named_id_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -187,31 +184,25 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_change_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_change_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_change_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	__u64 named_id_end;
 	if (check_named(skb, data, data_end, udp_end, 42, &named_id_end))
 		return TC_ACT_UNSPEC;
 	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
@@ -231,7 +222,8 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (named_id_end + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= (named_id_end + 3)))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv4_send(skb, data, named_id_end, at_named_id_end, partial);
 }
@@ -296,6 +288,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_named_2 *named;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end, named_id_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -308,21 +301,17 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_change_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", bytes: "size", max: 9}, */
-	__u64 named_id_end;
 	if (check_named(skb, data, data_end, udp_end, 62, &named_id_end))
 		return TC_ACT_UNSPEC;
 	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
@@ -344,7 +333,8 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 
 	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (named_id_end + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= (named_id_end + 3)))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv6_send(skb, data, named_id_end, at_named_id_end, partial);
 }
@@ -366,13 +356,10 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_change_other_host :
+			     skb->pkt_type == 1 ? reason_change_link_broadcast :
+			     reason_change_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 

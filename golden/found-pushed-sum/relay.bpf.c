@@ -163,28 +163,22 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_wrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_wrap_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_wrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_wrap_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_wrap_multicast :
+			     reason_wrap_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_wrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_wrap_udp_length);
@@ -205,7 +199,7 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if ((payload_len + 32) > 0xffff || (payload_len + 12) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	return wrap_ipv4_send(skb, data, payload_len, partial);
@@ -298,18 +292,14 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
+			     reason_wrap_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_wrap_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_wrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_wrap_udp_length);
@@ -330,7 +320,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	if ((payload_len + 12) > 0xffff || (payload_len + 12) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -355,13 +345,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_wrap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_wrap_link_broadcast);
-		return fr_up(skb, reason_wrap_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_wrap_other_host :
+			     skb->pkt_type == 1 ? reason_wrap_link_broadcast :
+			     reason_wrap_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
 

@@ -121,9 +121,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_relay_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_relay_udp_length);
@@ -165,8 +163,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -205,6 +202,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_shim *shim = data + 14;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
@@ -217,47 +215,38 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_relay_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_relay_ipv4_total_length);
 	__u64 ip_end = 18ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_relay_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_relay_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_relay_multicast :
+			     reason_relay_martian_destination);
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 38, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["shim.id"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.id = be32(&shim->id);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_relay_no_peers,
-						reason_relay_changing));
-	}
+	key.id = be32(&shim->id);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || !fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_relay_address_family);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x26002c || (partial >> 16) >= 46) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) || (partial >> 16) >= 46) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (unlikely(!fr_fits(&p->hop_remote, ip_end - 18)))
@@ -325,6 +314,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_shim *shim = data + 14;
 	struct hdr_udp *udp = data + 58;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
@@ -337,37 +327,30 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_relay_multicast);
-		return fr_up(skb, reason_relay_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_relay_multicast :
+			     reason_relay_martian_destination);
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 58, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["shim.id"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.id = be32(&shim->id);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_relay_no_peers,
-						reason_relay_changing));
-	}
+	key.id = be32(&shim->id);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr) || fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_relay_address_family);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x3a0040 || (partial >> 16) >= 66))
+	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) || (partial >> 16) >= 66))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_relay_udp_checksum);
@@ -396,13 +379,10 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_relay_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_relay_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_relay_link_broadcast);
-		return fr_up(skb, reason_relay_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_relay_other_host :
+			     skb->pkt_type == 1 ? reason_relay_link_broadcast :
+			     reason_relay_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
 

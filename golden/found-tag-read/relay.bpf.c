@@ -206,21 +206,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tagged_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tagged_ipv4_total_length);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_tagged_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_tagged_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_tagged_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_tagged_multicast);
-		return fr_up(skb, reason_tagged_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_tagged_multicast :
+			     reason_tagged_martian_destination);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_tagged_not_udp);
 
@@ -233,9 +229,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tagged_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_tagged_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tagged_udp_length);
@@ -282,12 +276,10 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: r: routes: ["udp.src.addr"] */
@@ -332,9 +324,8 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv4(struct __sk_buff *sk
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
 		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tagged_no_marks,
-						reason_tagged_changing));
+			return fr_missed(skb, found, reason_tagged_no_marks,
+					 reason_tagged_changing);
 	}
 	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
 	return tagged_vlan_in_the_metadata_ipv4_send_2(skb, data);
@@ -356,11 +347,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tagged_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_tagged_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_tagged_multicast);
-		return fr_up(skb, reason_tagged_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_tagged_multicast :
+			     reason_tagged_martian_destination);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_tagged_not_udp);
 
@@ -401,18 +390,16 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
 	{
-		struct key_routes key __attribute__((aligned(8))) = {};
+		struct key_routes key __attribute__((aligned(8)));
 
 		key.net.len = 128;
 		fr_put_v6(key.net.addr, ipv6->src, 4);
@@ -451,9 +438,8 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 		key.dei = ((__u64)fr_vlan_tci(skb) >> 12) & 1;
 		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tagged_no_marks,
-						reason_tagged_changing));
+			return fr_missed(skb, found, reason_tagged_no_marks,
+					 reason_tagged_changing);
 	}
 	fr_named_add(0, ((__u64)fr_vlan_tci(skb) >> 13) & 7);
 	return tagged_vlan_in_the_metadata_ipv6_send_2(skb, data);
@@ -478,9 +464,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tagged_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_tagged_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tagged_udp_length);
@@ -517,11 +501,10 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_udp *udp = data + 38;
 	struct hdr_vlan *vlan = data + 14;
-
 	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 18, &ip_end))
-		return TC_ACT_UNSPEC;
-	if (check_udp_2(skb, data, data_end, ip_end, 38))
+
+	if (check_ipv4(skb, data, data_end, 18, &ip_end) ||
+	    check_udp_2(skb, data, data_end, ip_end, 38))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: r: routes: ["udp.src.addr"] */
@@ -566,9 +549,8 @@ static __always_inline int tagged_vlan_ipv4(struct __sk_buff *skb, void *data, v
 		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
 		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tagged_no_marks,
-						reason_tagged_changing));
+			return fr_missed(skb, found, reason_tagged_no_marks,
+					 reason_tagged_changing);
 	}
 	fr_named_add(0, (be8(vlan->pcp_to_vid) >> 5));
 	return tagged_vlan_ipv4_send_2(skb);
@@ -598,17 +580,16 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_udp *udp = data + 58;
 	struct hdr_vlan *vlan = data + 14;
-
 	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 18, &ip_end))
-		return TC_ACT_UNSPEC;
-	if (check_udp_2(skb, data, data_end, ip_end, 58))
+
+	if (check_ipv6(skb, data, data_end, 18, &ip_end) ||
+	    check_udp_2(skb, data, data_end, ip_end, 58))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
 	{
-		struct key_routes key __attribute__((aligned(8))) = {};
+		struct key_routes key __attribute__((aligned(8)));
 
 		key.net.len = 128;
 		fr_put_v6(key.net.addr, ipv6->src, 4);
@@ -647,9 +628,8 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 		key.dei = ((be8(vlan->pcp_to_vid) >> 4) & 1);
 		enum fr_found found = find_marks(&key, lease, 8, &m);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tagged_no_marks,
-						reason_tagged_changing));
+			return fr_missed(skb, found, reason_tagged_no_marks,
+					 reason_tagged_changing);
 	}
 	fr_named_add(0, (be8(vlan->pcp_to_vid) >> 5));
 	return tagged_vlan_ipv6_send_2(skb);
@@ -686,13 +666,10 @@ SEC("tc") int prog_tagged(struct __sk_buff *skb)
 		return fr_up(skb, reason_tagged_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tagged_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tagged_link_broadcast);
-		return fr_up(skb, reason_tagged_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_tagged_other_host :
+			     skb->pkt_type == 1 ? reason_tagged_link_broadcast :
+			     reason_tagged_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_tagged_truncated);
 

@@ -53,6 +53,21 @@ enum {
 	reason_untag_gso_packet, reason_untag_partial_checksum,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_untag_other_host + of :
+			     skb->pkt_type == 1 ? reason_untag_link_broadcast + of :
+			     reason_untag_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_untag_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int untag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
@@ -117,15 +132,8 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		return fr_up(skb, reason_untag_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_untag_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_untag_link_broadcast);
-		return fr_up(skb, reason_untag_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_untag_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "vlan?"] */
 	/* vlan in the metadata */
@@ -189,11 +197,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
+			     reason_wrap_martian_destination);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = ipv6_end - (at + sizeof(*ipv6));
@@ -254,11 +260,11 @@ static __always_inline int wrap_vlan_in_the_metadata(struct __sk_buff *skb, void
 						     void *data_end)
 {
 	struct hdr_eth *eth = data;
+	__u64 payload_len;
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (be16(&eth->type) != 0x86dd)
 		return fr_up(skb, reason_wrap_not_ipv6);
-	__u64 payload_len;
 	if (check_ipv6(skb, data, data_end, 14, &payload_len))
 		return TC_ACT_UNSPEC;
 
@@ -292,11 +298,9 @@ static __always_inline int wrap_vlan(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_wrap_multicast);
-		return fr_up(skb, reason_wrap_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
+			     reason_wrap_martian_destination);
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	return fr_up(skb, reason_wrap_tag_in_frame);
@@ -353,21 +357,15 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
+	__u64 payload_len;
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_wrap_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_wrap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_wrap_link_broadcast);
-		return fr_up(skb, reason_wrap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_wrap_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(untag, wrap, other_host)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
 	if (skb->vlan_present &&
@@ -379,7 +377,6 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_wrap_vlan_tag);
 	if (be16(&eth->type) != 0x86dd)
 		return fr_up(skb, reason_wrap_not_ipv6);
-	__u64 payload_len;
 	if (check_ipv6(skb, data, data_end, 14, &payload_len))
 		return TC_ACT_UNSPEC;
 

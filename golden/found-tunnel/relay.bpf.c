@@ -120,9 +120,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_inside_udp_length);
@@ -143,9 +141,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((at + sizeof(*ipv4)) > udp_end)
+	if ((void *)(ipv4 + 1) > data_end || (at + sizeof(*ipv4)) > udp_end)
 		return fr_up(skb, reason_inside_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_inside_ipv4_version);
@@ -156,10 +152,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inside_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_inside_ipv4_total_length);
 	__u64 inner_ip_end = at + be16(&ipv4->total_length);
-	if (inner_ip_end > udp_end)
+	if (be16(&ipv4->total_length) < 20 || inner_ip_end > udp_end)
 		return fr_up(skb, reason_inside_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -176,9 +170,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if ((at + sizeof(*udp)) > inner_ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > inner_ip_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_inside_udp_length);
@@ -194,8 +186,8 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 	return 0;
 }
 
-static __always_inline int inside_ipv4_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial,
-						 struct val_peers *p)
+static __always_inline int inside_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial,
+					    struct val_peers *p)
 {
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_udp *udp = data + 84;
@@ -251,46 +243,15 @@ static __always_inline int inside_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int inside_ipv4_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end)
-{
-	struct hdr_ipv4 *ipv4 = data + 64;
-	struct hdr_udp *udp = data + 84;
-
-	__u64 inner_ip_end;
-	if (check_ipv4(skb, data, data_end, udp_end, 64, &inner_ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 inner_udp_end;
-	if (check_udp_2(skb, data, data_end, inner_ip_end, 84, &inner_udp_end))
-		return TC_ACT_UNSPEC;
-
-	/* lookup: p: peers: ["inner_udp.src"] */
-	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.addr.addr, ld32(ipv4->src));
-		key.addr.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_inside_no_peers,
-						reason_inside_changing));
-	}
-
-	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || partial == 0x54005a || (partial >> 16) >= 92))
-		return fr_up(skb, reason_inside_partial_checksum);
-	return inside_ipv4_ipv4_send(skb, data, partial, p);
-}
-
 static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_eth *eth = data + 50;
+	struct hdr_ipv4 *ipv4_2 = data + 64;
+	struct hdr_udp *udp = data + 84;
+	__u64 udp_end, inner_ip_end, inner_udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
@@ -303,46 +264,54 @@ static __always_inline int inside_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inside_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_inside_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_inside_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_inside_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_inside_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_inside_multicast);
-		return fr_up(skb, reason_inside_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_inside_multicast :
+			     reason_inside_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_inside_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (50ULL > udp_end)
+	if ((void *)(vxlan + 1) > data_end || 50ULL > udp_end)
 		return fr_up(skb, reason_inside_truncated);
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_inside_vxlan_flags);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (64ULL > udp_end)
+	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_inside_not_inner_ip);
+	if (check_ipv4(skb, data, data_end, udp_end, 64, &inner_ip_end) ||
+	    check_udp_2(skb, data, data_end, inner_ip_end, 84, &inner_udp_end))
+		return TC_ACT_UNSPEC;
 
-	return inside_ipv4_ipv4(skb, data, data_end, lease, udp_end);
+	/* lookup: p: peers: ["inner_udp.src"] */
+	struct val_peers *p;
+	struct key_peers key __attribute__((aligned(8))) = {};
+
+	fr_put_endpoint_v4(&key.addr, ld32(ipv4_2->src), be16(&udp->src_port));
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_inside_no_peers, reason_inside_changing);
+
+	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || partial == FR_PARTIAL(84, 90) ||
+	      (partial >> 16) >= 92))
+		return fr_up(skb, reason_inside_partial_checksum);
+	return inside_ipv4_send(skb, data, partial, p);
 }
 
 static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial,
@@ -412,6 +381,7 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv4 *ipv4 = data + 84;
 	struct hdr_udp *udp = data + 104;
 	struct hdr_udp *udp_2 = data + 54;
+	__u64 udp_end, inner_ip_end, inner_udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
@@ -424,60 +394,46 @@ static __always_inline int inside_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_inside_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_inside_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_inside_multicast);
-		return fr_up(skb, reason_inside_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_inside_multicast :
+			     reason_inside_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_inside_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: vxlan: { */
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (70ULL > udp_end)
+	if ((void *)(vxlan + 1) > data_end || 70ULL > udp_end)
 		return fr_up(skb, reason_inside_truncated);
 
 	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_inside_vxlan_flags);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_inside_truncated);
-	if (84ULL > udp_end)
+	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
 		return fr_up(skb, reason_inside_truncated);
 	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_inside_not_inner_ip);
-	__u64 inner_ip_end;
-	if (check_ipv4(skb, data, data_end, udp_end, 84, &inner_ip_end))
-		return TC_ACT_UNSPEC;
-	__u64 inner_udp_end;
-	if (check_udp_2(skb, data, data_end, inner_ip_end, 104, &inner_udp_end))
+	if (check_ipv4(skb, data, data_end, udp_end, 84, &inner_ip_end) ||
+	    check_udp_2(skb, data, data_end, inner_ip_end, 104, &inner_udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["inner_udp.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.addr.addr, ld32(ipv4->src));
-		key.addr.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_inside_no_peers,
-						reason_inside_changing));
-	}
+	fr_put_endpoint_v4(&key.addr, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_inside_no_peers, reason_inside_changing);
 	if (be16(&udp_2->checksum) == 0)
 		return fr_up(skb, reason_inside_udp_checksum);
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || partial == 0x68006e || (partial >> 16) >= 112))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || partial == FR_PARTIAL(104, 110) ||
+	      (partial >> 16) >= 112))
 		return fr_up(skb, reason_inside_partial_checksum);
 	return inside_ipv6_send(skb, data, partial, p);
 }
@@ -499,13 +455,10 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_inside_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_inside_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_inside_link_broadcast);
-		return fr_up(skb, reason_inside_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_inside_other_host :
+			     skb->pkt_type == 1 ? reason_inside_link_broadcast :
+			     reason_inside_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
 

@@ -191,6 +191,23 @@ enum {
 	reason_two_udp_checksum, reason_two_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_two_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_two_other_host + of :
+			     skb->pkt_type == 1 ? reason_two_link_broadcast + of :
+			     reason_two_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_two_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -207,21 +224,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_two_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_two_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_two_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_two_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_two_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_two_multicast + of);
-		return fr_up(skb, reason_two_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_two_multicast + of :
+			     reason_two_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_two_not_udp + of);
 
@@ -234,9 +247,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_two_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_two_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_two_udp_length + of);
@@ -255,9 +266,7 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_two_truncated + of);
-	if ((at + sizeof(*v_short)) > udp_end || udp_end < 47)
+	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end || udp_end < 47)
 		return fr_up(skb, reason_two_truncated + of);
 	__u64 short_payload_end = udp_end - 4;
 
@@ -266,10 +275,11 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 }
 
 static __always_inline int
-two_ipv4_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
-		      __u64 first_length_end, void *at_first_length_end, __u64 first_end,
-		      __u64 second_start, void *at_second_start, __u64 second_id_size,
-		      __u64 second_id, __u64 partial, struct val_moves *a, struct val_moves *b)
+two_ipv4_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
+			     __u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			     __u64 second_start, void *at_second_start, __u64 second_id_size,
+			     __u64 second_id, __u64 partial, struct val_moves *a,
+			     struct val_moves *b)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_object *object = at_first_length_end;
@@ -330,7 +340,7 @@ two_ipv4_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv4_no_last_send_2(struct __sk_buff *skb)
+static __always_inline int two_ipv4_object_no_last_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -339,11 +349,11 @@ static __always_inline int two_ipv4_no_last_send_2(struct __sk_buff *skb)
 }
 
 static __always_inline int
-two_ipv4_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 first_id_size, __u64 first_id, __u64 first_length_end,
-		 void *at_first_length_end, __u64 first_end, __u64 second_start,
-		 void *at_second_start, __u64 second_id_size, __u64 second_id,
-		 __u64 second_length_end, __u64 second_end)
+two_ipv4_object_no_last(struct __sk_buff *skb, void *data, void *data_end,
+			const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
+			__u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			__u64 second_start, void *at_second_start, __u64 second_id_size,
+			__u64 second_id, __u64 second_length_end, __u64 second_end)
 {
 	struct hdr_udp *udp = data + 34;
 
@@ -363,8 +373,7 @@ two_ipv4_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 	struct val_moves *b;
 	{
@@ -373,8 +382,7 @@ two_ipv4_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
@@ -383,26 +391,28 @@ two_ipv4_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct
 		    b->other > fr_varint_room(second_id_size))
 			return fr_up(skb, reason_two_unfit_stream_id);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= second_length_end))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      (partial >> 16) >= second_length_end))
 			return fr_up(skb, reason_two_partial_checksum);
 		if (data + 45 > data_end)
 			return fr_up(skb, reason_two_truncated);
 		if (at_second_start + 2 > data_end)
 			return fr_up(skb, reason_two_truncated);
-		return two_ipv4_no_last_send(skb, data, first_id_size, first_id, first_length_end,
-					     at_first_length_end, first_end, second_start,
-					     at_second_start, second_id_size, second_id, partial, a,
-					     b);
+		return two_ipv4_object_no_last_send(skb, data, first_id_size, first_id,
+						    first_length_end, at_first_length_end,
+						    first_end, second_start, at_second_start,
+						    second_id_size, second_id, partial, a, b);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return two_ipv4_no_last_send_2(skb);
+	return two_ipv4_object_no_last_send_2(skb);
 }
 
-static __always_inline int two_ipv4_send(struct __sk_buff *skb, void *data, __u64 short_payload_end,
-					 __u64 first_length_end, void *at_first_length_end,
-					 __u64 last_start, void *at_last_start, __u64 partial)
+static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *data,
+						__u64 short_payload_end, __u64 first_length_end,
+						void *at_first_length_end, __u64 last_start,
+						void *at_last_start, __u64 partial)
 {
 	struct hdr_datagram *datagram = at_last_start;
 	struct hdr_udp *udp = data + 34;
@@ -459,12 +469,12 @@ static __always_inline int two_ipv4_send(struct __sk_buff *skb, void *data, __u6
 }
 
 static __always_inline int
-two_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
-		__u64 first_length_end, void *at_first_length_end, __u64 first_end,
-		__u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
-		__u64 second_id_end, __u64 second_length_present, __u64 second_length_size,
-		__u64 second_length)
+two_ipv4_object_rest(struct __sk_buff *skb, void *data, void *data_end,
+		     const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
+		     __u64 first_id, __u64 first_length_end, void *at_first_length_end,
+		     __u64 first_end, __u64 second_start, void *at_second_start,
+		     __u64 second_id_size, __u64 second_id, __u64 second_length_present,
+		     __u64 second_length, __u64 second_length_end)
 {
 	void *at_second_length_end;
 	void *at_last_start;
@@ -472,7 +482,6 @@ two_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	struct hdr_udp *udp = data + 34;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
 	if (at_second_length_end > data_end)
 		return fr_up(skb, reason_two_truncated);
@@ -487,10 +496,10 @@ two_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (!(second_end < short_payload_end))
-		return two_ipv4_no_last(skb, data, data_end, lease, first_id_size, first_id,
-					first_length_end, at_first_length_end, first_end,
-					second_start, at_second_start, second_id_size, second_id,
-					second_length_end, second_end);
+		return two_ipv4_object_no_last(skb, data, data_end, lease, first_id_size, first_id,
+					       first_length_end, at_first_length_end, first_end,
+					       second_start, at_second_start, second_id_size,
+					       second_id, second_length_end, second_end);
 	if (second_end > 0x7ff)
 		return fr_up(skb, reason_two_last_far);
 	__u64 last_start = fr_forget(skb, second_end);
@@ -519,8 +528,7 @@ two_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 	struct val_moves *b;
 	{
@@ -529,41 +537,26 @@ two_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (last_start + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= (last_start + 3)))
 		return fr_up(skb, reason_two_partial_checksum);
-	return two_ipv4_send(skb, data, short_payload_end, first_length_end, at_first_length_end,
-			     last_start, at_last_start, partial);
+	return two_ipv4_object_send(skb, data, short_payload_end, first_length_end,
+				    at_first_length_end, last_start, at_last_start, partial);
 }
 
 static __always_inline int
-two_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-	      __u64 short_payload_end, __u64 first_id_size, __u64 first_id,
-	      __u64 first_length_present, __u64 first_length, __u64 first_length_end)
+two_ipv4_object(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
+		__u64 first_length_end, void *at_first_length_end, __u64 first_end)
 {
-	void *at_first_length_end;
 	void *at_second_start;
 	void *at_second_id_end;
-	struct hdr_object *object;
+	struct hdr_object *object = at_first_length_end;
 	struct hdr_stream *stream;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x3f));
-	if (at_first_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? (first_length_end + first_length) :
-		short_payload_end;
-	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!first_length_present || first_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
 
 	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
 	object = at_first_length_end;
@@ -600,6 +593,8 @@ two_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr
 		return fr_up(skb, reason_two_truncated);
 	if (second_id_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length;
 	__u64 second_length_size;
@@ -611,36 +606,32 @@ two_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr
 		second_length_size = 0;
 		second_length = 0;
 	}
+	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return two_ipv4_rest_2(skb, data, data_end, lease, short_payload_end, first_id_size,
-			       first_id, first_length_end, at_first_length_end, first_end,
-			       second_start, at_second_start, second_id_size, second_id,
-			       second_id_end, second_length_present, second_length_size,
-			       second_length);
+	return two_ipv4_object_rest(skb, data, data_end, lease, short_payload_end, first_id_size,
+				    first_id, first_length_end, at_first_length_end, first_end,
+				    second_start, at_second_start, second_id_size, second_id,
+				    second_length_present, second_length, second_length_end);
 }
 
 static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				    const struct fr_lease *lease)
 {
 	void *at_first_id_end;
+	void *at_first_length_end;
 	struct hdr_stream *stream = data + 43;
+	__u64 ip_end, udp_end, short_payload_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	__u64 short_payload_end;
 	if (check_short(skb, data, data_end, udp_end, 42, &short_payload_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (44ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 44ULL > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -670,9 +661,20 @@ static __always_inline int two_ipv4(struct __sk_buff *skb, void *data, void *dat
 		first_length = 0;
 	}
 	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
+	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x3f));
+	if (at_first_length_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (first_length_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+	__u64 first_end = first_length_present ? (first_length_end + first_length) :
+		short_payload_end;
+	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_two_gso_packet);
+	if (!(!first_length_present || first_end <= short_payload_end))
+		return fr_up(skb, reason_two_stream_length);
 
-	return two_ipv4_rest(skb, data, data_end, lease, short_payload_end, first_id_size, first_id,
-			     first_length_present, first_length, first_length_end);
+	return two_ipv4_object(skb, data, data_end, lease, short_payload_end, first_id_size,
+			       first_id, first_length_end, at_first_length_end, first_end);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -691,11 +693,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_two_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_two_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_two_multicast + of);
-		return fr_up(skb, reason_two_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_two_multicast + of :
+			     reason_two_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_two_not_udp + of);
 
@@ -708,9 +708,7 @@ static __always_inline int check_short_2(struct __sk_buff *skb, void *data, void
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_two_truncated + of);
-	if ((at + sizeof(*v_short)) > udp_end || udp_end < 67)
+	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end || udp_end < 67)
 		return fr_up(skb, reason_two_truncated + of);
 	__u64 short_payload_end = udp_end - 4;
 
@@ -719,10 +717,11 @@ static __always_inline int check_short_2(struct __sk_buff *skb, void *data, void
 }
 
 static __always_inline int
-two_ipv6_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
-		      __u64 first_length_end, void *at_first_length_end, __u64 first_end,
-		      __u64 second_start, void *at_second_start, __u64 second_id_size,
-		      __u64 second_id, __u64 partial, struct val_moves *a, struct val_moves *b)
+two_ipv6_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __u64 first_id,
+			     __u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			     __u64 second_start, void *at_second_start, __u64 second_id_size,
+			     __u64 second_id, __u64 partial, struct val_moves *a,
+			     struct val_moves *b)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_object *object = at_first_length_end;
@@ -784,7 +783,7 @@ two_ipv6_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_size, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int two_ipv6_no_last_send_2(struct __sk_buff *skb)
+static __always_inline int two_ipv6_object_no_last_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -793,11 +792,11 @@ static __always_inline int two_ipv6_no_last_send_2(struct __sk_buff *skb)
 }
 
 static __always_inline int
-two_ipv6_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 first_id_size, __u64 first_id, __u64 first_length_end,
-		 void *at_first_length_end, __u64 first_end, __u64 second_start,
-		 void *at_second_start, __u64 second_id_size, __u64 second_id,
-		 __u64 second_length_end, __u64 second_end)
+two_ipv6_object_no_last(struct __sk_buff *skb, void *data, void *data_end,
+			const struct fr_lease *lease, __u64 first_id_size, __u64 first_id,
+			__u64 first_length_end, void *at_first_length_end, __u64 first_end,
+			__u64 second_start, void *at_second_start, __u64 second_id_size,
+			__u64 second_id, __u64 second_length_end, __u64 second_end)
 {
 	struct hdr_udp *udp = data + 54;
 
@@ -817,8 +816,7 @@ two_ipv6_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 	struct val_moves *b;
 	{
@@ -827,8 +825,7 @@ two_ipv6_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 
 	/* {when: "len(second.payload) > 3", do: [{set: {"first.id": "a.other", "second.id": "... */
@@ -839,26 +836,28 @@ two_ipv6_no_last(struct __sk_buff *skb, void *data, void *data_end, const struct
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_two_udp_checksum);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= second_length_end))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= second_length_end))
 			return fr_up(skb, reason_two_partial_checksum);
 		if (data + 65 > data_end)
 			return fr_up(skb, reason_two_truncated);
 		if (at_second_start + 2 > data_end)
 			return fr_up(skb, reason_two_truncated);
-		return two_ipv6_no_last_send(skb, data, first_id_size, first_id, first_length_end,
-					     at_first_length_end, first_end, second_start,
-					     at_second_start, second_id_size, second_id, partial, a,
-					     b);
+		return two_ipv6_object_no_last_send(skb, data, first_id_size, first_id,
+						    first_length_end, at_first_length_end,
+						    first_end, second_start, at_second_start,
+						    second_id_size, second_id, partial, a, b);
 	}
 
 	/* {do: [{count: "short"}, "pass"]}, */
 	fr_named_add(0, 1);
-	return two_ipv6_no_last_send_2(skb);
+	return two_ipv6_object_no_last_send_2(skb);
 }
 
-static __always_inline int two_ipv6_send(struct __sk_buff *skb, void *data, __u64 short_payload_end,
-					 __u64 first_length_end, void *at_first_length_end,
-					 __u64 last_start, void *at_last_start, __u64 partial)
+static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *data,
+						__u64 short_payload_end, __u64 first_length_end,
+						void *at_first_length_end, __u64 last_start,
+						void *at_last_start, __u64 partial)
 {
 	struct hdr_datagram *datagram = at_last_start;
 	struct hdr_udp *udp = data + 54;
@@ -916,12 +915,12 @@ static __always_inline int two_ipv6_send(struct __sk_buff *skb, void *data, __u6
 }
 
 static __always_inline int
-two_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
-		__u64 first_length_end, void *at_first_length_end, __u64 first_end,
-		__u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
-		__u64 second_id_end, __u64 second_length_present, __u64 second_length_size,
-		__u64 second_length)
+two_ipv6_object_rest(struct __sk_buff *skb, void *data, void *data_end,
+		     const struct fr_lease *lease, __u64 short_payload_end, __u64 first_id_size,
+		     __u64 first_id, __u64 first_length_end, void *at_first_length_end,
+		     __u64 first_end, __u64 second_start, void *at_second_start,
+		     __u64 second_id_size, __u64 second_id, __u64 second_length_present,
+		     __u64 second_length, __u64 second_length_end)
 {
 	void *at_second_length_end;
 	void *at_last_start;
@@ -929,7 +928,6 @@ two_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 	at_second_length_end = fr_pin(data + fr_bound(second_length_end, 0xfff));
 	if (at_second_length_end > data_end)
 		return fr_up(skb, reason_two_truncated);
@@ -944,10 +942,10 @@ two_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (!(second_end < short_payload_end))
-		return two_ipv6_no_last(skb, data, data_end, lease, first_id_size, first_id,
-					first_length_end, at_first_length_end, first_end,
-					second_start, at_second_start, second_id_size, second_id,
-					second_length_end, second_end);
+		return two_ipv6_object_no_last(skb, data, data_end, lease, first_id_size, first_id,
+					       first_length_end, at_first_length_end, first_end,
+					       second_start, at_second_start, second_id_size,
+					       second_id, second_length_end, second_end);
 	if (second_end > 0x7ff)
 		return fr_up(skb, reason_two_last_far);
 	__u64 last_start = fr_forget(skb, second_end);
@@ -976,8 +974,7 @@ two_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 		key.id = first_id;
 		enum fr_found found = find_moves(&key, lease, 0, &a);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 	struct val_moves *b;
 	{
@@ -986,43 +983,28 @@ two_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct 
 		key.id = second_id;
 		enum fr_found found = find_moves(&key, lease, 8, &b);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_two_no_moves, reason_two_changing));
+			return fr_missed(skb, found, reason_two_no_moves, reason_two_changing);
 	}
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_two_udp_checksum);
 
 	/* {when: "last", do: [{set: {"last.number": "last.number ^ 0xFFFF", "object.number": ... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (last_start + 3)))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= (last_start + 3)))
 		return fr_up(skb, reason_two_partial_checksum);
-	return two_ipv6_send(skb, data, short_payload_end, first_length_end, at_first_length_end,
-			     last_start, at_last_start, partial);
+	return two_ipv6_object_send(skb, data, short_payload_end, first_length_end,
+				    at_first_length_end, last_start, at_last_start, partial);
 }
 
 static __always_inline int
-two_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-	      __u64 short_payload_end, __u64 first_id_size, __u64 first_id,
-	      __u64 first_length_present, __u64 first_length, __u64 first_length_end)
+two_ipv6_object(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		__u64 short_payload_end, __u64 first_id_size, __u64 first_id,
+		__u64 first_length_end, void *at_first_length_end, __u64 first_end)
 {
-	void *at_first_length_end;
 	void *at_second_start;
 	void *at_second_id_end;
-	struct hdr_object *object;
+	struct hdr_object *object = at_first_length_end;
 	struct hdr_stream *stream;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x7f));
-	if (at_first_length_end > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (first_length_end > short_payload_end)
-		return fr_up(skb, reason_two_truncated);
-	__u64 first_end = first_length_present ? (first_length_end + first_length) :
-		short_payload_end;
-	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_two_gso_packet);
-	if (!(!first_length_present || first_end <= short_payload_end))
-		return fr_up(skb, reason_two_stream_length);
 
 	/* object: fields: [{name: "kind", bits: 8}, {name: "number", bits: 16}] */
 	object = at_first_length_end;
@@ -1059,6 +1041,8 @@ two_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr
 		return fr_up(skb, reason_two_truncated);
 	if (second_id_end > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
 	__u64 second_length_present = !((be8(&stream->type) & 2) == 0);
 	__u64 second_length;
 	__u64 second_length_size;
@@ -1070,36 +1054,32 @@ two_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr
 		second_length_size = 0;
 		second_length = 0;
 	}
+	__u64 second_length_end = fr_forget(skb, second_id_end + second_length_size);
 
-	return two_ipv6_rest_2(skb, data, data_end, lease, short_payload_end, first_id_size,
-			       first_id, first_length_end, at_first_length_end, first_end,
-			       second_start, at_second_start, second_id_size, second_id,
-			       second_id_end, second_length_present, second_length_size,
-			       second_length);
+	return two_ipv6_object_rest(skb, data, data_end, lease, short_payload_end, first_id_size,
+				    first_id, first_length_end, at_first_length_end, first_end,
+				    second_start, at_second_start, second_id_size, second_id,
+				    second_length_present, second_length, second_length_end);
 }
 
 static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				    const struct fr_lease *lease)
 {
 	void *at_first_id_end;
+	void *at_first_length_end;
 	struct hdr_stream *stream = data + 63;
+	__u64 ip_end, udp_end, short_payload_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	__u64 short_payload_end;
 	if (check_short_2(skb, data, data_end, udp_end, 62, &short_payload_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
-	if (64ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 64ULL > short_payload_end)
 		return fr_up(skb, reason_two_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1129,9 +1109,20 @@ static __always_inline int two_ipv6(struct __sk_buff *skb, void *data, void *dat
 		first_length = 0;
 	}
 	__u64 first_length_end = fr_forget(skb, first_id_end + first_length_size);
+	at_first_length_end = fr_pin(data + fr_bound(first_length_end, 0x7f));
+	if (at_first_length_end > data_end)
+		return fr_up(skb, reason_two_truncated);
+	if (first_length_end > short_payload_end)
+		return fr_up(skb, reason_two_truncated);
+	__u64 first_end = first_length_present ? (first_length_end + first_length) :
+		short_payload_end;
+	if (!(!first_length_present || first_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_two_gso_packet);
+	if (!(!first_length_present || first_end <= short_payload_end))
+		return fr_up(skb, reason_two_stream_length);
 
-	return two_ipv6_rest(skb, data, data_end, lease, short_payload_end, first_id_size, first_id,
-			     first_length_present, first_length, first_length_end);
+	return two_ipv6_object(skb, data, data_end, lease, short_payload_end, first_id_size,
+			       first_id, first_length_end, at_first_length_end, first_end);
 }
 
 SEC("tc") int prog_two(struct __sk_buff *skb)
@@ -1149,17 +1140,8 @@ SEC("tc") int prog_two(struct __sk_buff *skb)
 		return fr_up(skb, reason_two_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_two_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_two_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_two_link_broadcast);
-		return fr_up(skb, reason_two_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_two_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", {first: "stream"}, "object", {second: "stream"... */
 	if (be16(&eth->type) == 0x800)
@@ -1405,18 +1387,35 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-spread_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		   __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		   __u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
-		   __u64 second_id_end)
+static __always_inline int spread_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end, __u64 short_payload_end,
+					    __u64 stream_id_size, __u64 stream_id, __u64 stream_end)
 {
+	void *at_second_start;
 	void *at_second_id_end;
 	void *at_second_length_end;
-	struct hdr_stream *stream = at_second_start;
+	struct hdr_stream *stream;
 	struct hdr_udp *udp = data + 34;
 
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	__u64 second_start = fr_forget(skb, stream_end);
+
 	/* {name: "id", varint: "quic"}, */
+	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	stream = at_second_start;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((second_start + 1) > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_spread_stream_type);
+	__u64 second_id;
+	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
+	if (!second_id_size)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
 	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
 	if (at_second_id_end > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -1446,8 +1445,6 @@ spread_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 		return fr_up(skb, reason_spread_gso_packet);
 	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 
@@ -1457,7 +1454,8 @@ spread_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 
 	/* {when: "second", do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= second_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= second_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	if (at_second_length_end > data_end)
@@ -1466,92 +1464,25 @@ spread_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 			   second_id, second_length_end);
 }
 
-static __always_inline int
-spread_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		 __u64 stream_length_present, __u64 stream_length, __u64 stream_length_end)
-{
-	void *at_stream_length_end;
-	void *at_second_start;
-	struct hdr_udp *udp = data + 34;
-	struct hdr_stream *stream;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x3f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
-		short_payload_end;
-	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!stream_length_present || stream_end <= short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv4_send(skb);
-	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
-	__u64 second_start = fr_forget(skb, stream_end);
-
-	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((second_start + 1) > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-
-	return spread_ipv4_rest_2(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				  stream_id, second_start, at_second_start, second_id_size,
-				  second_id, second_id_end);
-}
-
 static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_stream_id_end;
+	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 43;
+	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end, short_payload_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
-		       reason_two_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_spread_truncated -
-		      reason_two_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(two, spread, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(two, spread, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	__u64 short_payload_end;
 	if (check_short(skb, data, data_end, udp_end, 42, &short_payload_end,
-			reason_spread_truncated - reason_two_truncated))
+			FR_APART(two, spread, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (44ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 44ULL > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1581,9 +1512,36 @@ static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *
 		stream_length = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x3f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
+		short_payload_end;
+	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (!(!stream_length_present || stream_end <= short_payload_end))
+		return fr_up(skb, reason_spread_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	if (!(stream_end < short_payload_end)) { /* no second */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_spread_gso_packet);
+
+		/* match: "udp.dst_port": 4434 */
+		if (be16(&udp->dst_port) != 0x1152)
+			return fr_up(skb, reason_spread_no_match);
+
+		/* {do: [{count: "one"}, "pass"]}, */
+		fr_named_add(1, 1);
+		return spread_ipv4_send(skb);
+	}
+	if (stream_end > 0x7ff)
+		return fr_up(skb, reason_spread_second_far);
 
 	return spread_ipv4_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				stream_id, stream_length_present, stream_length, stream_length_end);
+				stream_id, stream_end);
 }
 
 static __always_inline int spread_ipv6_send(struct __sk_buff *skb)
@@ -1795,18 +1753,35 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int
-spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		   __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		   __u64 second_start, void *at_second_start, __u64 second_id_size, __u64 second_id,
-		   __u64 second_id_end)
+static __always_inline int spread_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					    __u64 ip_end, __u64 short_payload_end,
+					    __u64 stream_id_size, __u64 stream_id, __u64 stream_end)
 {
+	void *at_second_start;
 	void *at_second_id_end;
 	void *at_second_length_end;
-	struct hdr_stream *stream = at_second_start;
+	struct hdr_stream *stream;
 	struct hdr_udp *udp = data + 54;
 
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	__u64 second_start = fr_forget(skb, stream_end);
+
 	/* {name: "id", varint: "quic"}, */
+	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
+	stream = at_second_start;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((second_start + 1) > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_spread_stream_type);
+	__u64 second_id;
+	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
+	if (!second_id_size)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
 	at_second_id_end = fr_pin(data + fr_bound(second_id_end, 0xfff));
 	if (at_second_id_end > data_end)
 		return fr_up(skb, reason_spread_truncated);
@@ -1836,8 +1811,6 @@ spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 		return fr_up(skb, reason_spread_gso_packet);
 	if (!(!second_length_present || (second_length_end + second_length) == short_payload_end))
 		return fr_up(skb, reason_spread_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 
@@ -1847,7 +1820,8 @@ spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 
 	/* {when: "second", do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= second_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= second_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	if (at_second_length_end > data_end)
@@ -1856,92 +1830,26 @@ spread_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_e
 			   second_id, second_length_end);
 }
 
-static __always_inline int
-spread_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-		 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-		 __u64 stream_length_present, __u64 stream_length, __u64 stream_length_end)
-{
-	void *at_stream_length_end;
-	void *at_second_start;
-	struct hdr_udp *udp = data + 54;
-	struct hdr_stream *stream;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
-		short_payload_end;
-	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
-		return fr_up(skb, reason_spread_gso_packet);
-	if (!(!stream_length_present || stream_end <= short_payload_end))
-		return fr_up(skb, reason_spread_stream_length);
-
-	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
-	if (!(stream_end < short_payload_end)) { /* no second */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_gso_packet);
-
-		/* match: "udp.dst_port": 4434 */
-		if (be16(&udp->dst_port) != 0x1152)
-			return fr_up(skb, reason_spread_no_match);
-
-		/* {do: [{count: "one"}, "pass"]}, */
-		fr_named_add(1, 1);
-		return spread_ipv6_send(skb);
-	}
-	if (stream_end > 0x7ff)
-		return fr_up(skb, reason_spread_second_far);
-	__u64 second_start = fr_forget(skb, stream_end);
-
-	/* {name: "id", varint: "quic"}, */
-	at_second_start = fr_pin(data + fr_bound(second_start, 0x7ff));
-	stream = at_second_start;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((second_start + 1) > short_payload_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_spread_stream_type);
-	__u64 second_id;
-	__u64 second_id_size = fr_varint(at_second_start + 1, data_end, &second_id);
-	if (!second_id_size)
-		return fr_up(skb, reason_spread_truncated);
-	__u64 second_id_end = fr_forget(skb, second_start + 1 + second_id_size);
-
-	return spread_ipv6_rest_2(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				  stream_id, second_start, at_second_start, second_id_size,
-				  second_id, second_id_end);
-}
-
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_stream_id_end;
+	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 63;
+	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end, short_payload_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
-		       reason_two_truncated, reason_spread_ipv6_version - reason_two_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_spread_truncated -
-		      reason_two_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(two, spread, truncated),
+		       FR_APART(two, spread, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(two, spread, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* short: {fields: [{name: "flags", bits: 8}], trailer: 4} */
-	__u64 short_payload_end;
 	if (check_short_2(skb, data, data_end, udp_end, 62, &short_payload_end,
-			  reason_spread_truncated - reason_two_truncated))
+			  FR_APART(two, spread, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (64ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 64ULL > short_payload_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1971,9 +1879,36 @@ static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *
 		stream_length = 0;
 	}
 	__u64 stream_length_end = fr_forget(skb, stream_id_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_spread_truncated);
+	__u64 stream_end = stream_length_present ? (stream_length_end + stream_length) :
+		short_payload_end;
+	if (!(!stream_length_present || stream_end <= short_payload_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_gso_packet);
+	if (!(!stream_length_present || stream_end <= short_payload_end))
+		return fr_up(skb, reason_spread_stream_length);
+
+	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
+	if (!(stream_end < short_payload_end)) { /* no second */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_spread_gso_packet);
+
+		/* match: "udp.dst_port": 4434 */
+		if (be16(&udp->dst_port) != 0x1152)
+			return fr_up(skb, reason_spread_no_match);
+
+		/* {do: [{count: "one"}, "pass"]}, */
+		fr_named_add(1, 1);
+		return spread_ipv6_send(skb);
+	}
+	if (stream_end > 0x7ff)
+		return fr_up(skb, reason_spread_second_far);
 
 	return spread_ipv6_rest(skb, data, data_end, ip_end, short_payload_end, stream_id_size,
-				stream_id, stream_length_present, stream_length, stream_length_end);
+				stream_id, stream_end);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
@@ -1991,17 +1926,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(two, spread, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", "stream", {"second?": "stream", after: "stream"}] */
 	if (be16(&eth->type) == 0x800)

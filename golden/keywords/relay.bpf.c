@@ -176,9 +176,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_main_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_main_udp_length);
@@ -197,9 +195,7 @@ static __always_inline int check_int(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_int *v_int = data + at;
 
-	if ((void *)(v_int + 1) > data_end)
-		return fr_up(skb, reason_main_truncated);
-	if ((at + sizeof(*v_int)) > udp_end)
+	if ((void *)(v_int + 1) > data_end || (at + sizeof(*v_int)) > udp_end)
 		return fr_up(skb, reason_main_truncated);
 	if (be8(&v_int->type) != 1)
 		return fr_up(skb, reason_main_int_type);
@@ -237,8 +233,8 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(v_double->m_long.addr + 12) +
-					  ld32(v_double->close.addr + 12) + 64);
+					 ld32(v_double->m_long.addr + 12) +
+					 ld32(v_double->close.addr + 12) + 64);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -349,7 +345,7 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_main_address_family);
 	if (fr_is_v4(v_double->close.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 46) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 46) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (unlikely(!fr_fits(&v_double->hop_close, ip_end - 14)))
@@ -359,7 +355,7 @@ static __always_inline int main_ipv4_rest(struct __sk_buff *skb, void *data, __u
 	}
 	__u64 payload_len = udp_end - 46;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -376,6 +372,7 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_int *v_int = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
@@ -388,26 +385,21 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_main_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_main_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_main_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_main_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_main_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_main_multicast);
-		return fr_up(skb, reason_main_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_main_multicast :
+			     reason_main_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_main_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -431,13 +423,11 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 	{
 		struct key_void key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.m_goto.addr, ld32(ipv4->src));
-		key.m_goto.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.m_goto, ld32(ipv4->src), be16(&udp->src_port));
 		key.var = be16(&v_int->return_);
 		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_main_no_void, reason_main_changing));
+			return fr_missed(skb, found, reason_main_no_void, reason_main_changing);
 	}
 
 	return main_ipv4_rest(skb, data, now, ip_end, udp_end, package, v_double);
@@ -576,7 +566,7 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_main_address_family);
 	if (!fr_is_v4(v_double->close.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 66))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 66))
 			return fr_up(skb, reason_main_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_main_udp_checksum);
@@ -589,7 +579,7 @@ static __always_inline int main_ipv6_rest(struct __sk_buff *skb, void *data, __u
 	}
 	__u64 payload_len = udp_end - 66;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < ((66ULL + payload_len) - 1))))
 		return fr_up(skb, reason_main_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -606,6 +596,7 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_int *v_int = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
@@ -618,16 +609,13 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_main_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_main_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_main_multicast);
-		return fr_up(skb, reason_main_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_main_multicast :
+			     reason_main_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_main_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -649,15 +637,13 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 	struct val_void *v_double;
 	{
-		struct key_void key __attribute__((aligned(8))) = {};
+		struct key_void key __attribute__((aligned(8)));
 
-		fr_put_v6(key.m_goto.addr, ipv6->src, 0);
-		key.m_goto.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&key.m_goto, ipv6->src, be16(&udp->src_port), 0);
 		key.var = be16(&v_int->return_);
 		enum fr_found found = find_void(&key, lease, 8, &v_double, now);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_main_no_void, reason_main_changing));
+			return fr_missed(skb, found, reason_main_no_void, reason_main_changing);
 	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
@@ -686,13 +672,10 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_main_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_main_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_main_link_broadcast);
-		return fr_up(skb, reason_main_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_main_other_host :
+			     skb->pkt_type == 1 ? reason_main_link_broadcast :
+			     reason_main_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
 

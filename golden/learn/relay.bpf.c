@@ -99,9 +99,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_inbound_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_inbound_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_inbound_udp_length);
@@ -128,6 +126,7 @@ static __always_inline int inbound_ipv4(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tag *tag = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_inbound_truncated);
@@ -140,33 +139,26 @@ static __always_inline int inbound_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_inbound_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_inbound_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_inbound_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_inbound_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_inbound_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_inbound_multicast);
-		return fr_up(skb, reason_inbound_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_inbound_multicast :
+			     reason_inbound_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_inbound_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_inbound_truncated);
-	if (46ULL > udp_end)
+	if ((void *)(tag + 1) > data_end || 46ULL > udp_end)
 		return fr_up(skb, reason_inbound_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_inbound_gso_packet);
@@ -181,8 +173,7 @@ static __always_inline int inbound_ipv4(struct __sk_buff *skb, void *data, void 
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be32(&tag->id);
-		fr_put_v4(val.client.addr, ld32(ipv4->src));
-		val.client.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&val.client, ld32(ipv4->src), be16(&udp->src_port));
 		val.port = be16(&udp->dst_port);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_inbound_full_seen);
@@ -204,6 +195,7 @@ static __always_inline int inbound_ipv6(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tag *tag = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_inbound_truncated);
@@ -216,23 +208,18 @@ static __always_inline int inbound_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_inbound_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_inbound_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_inbound_multicast);
-		return fr_up(skb, reason_inbound_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_inbound_multicast :
+			     reason_inbound_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_inbound_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: tag: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_inbound_truncated);
-	if (66ULL > udp_end)
+	if ((void *)(tag + 1) > data_end || 66ULL > udp_end)
 		return fr_up(skb, reason_inbound_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_inbound_gso_packet);
@@ -247,8 +234,7 @@ static __always_inline int inbound_ipv6(struct __sk_buff *skb, void *data, void 
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be32(&tag->id);
-		fr_put_v6(val.client.addr, ipv6->src, 0);
-		val.client.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&val.client, ipv6->src, be16(&udp->src_port), 0);
 		val.port = be16(&udp->dst_port);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_inbound_full_seen);
@@ -274,13 +260,10 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_inbound_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_inbound_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_inbound_link_broadcast);
-		return fr_up(skb, reason_inbound_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_inbound_other_host :
+			     skb->pkt_type == 1 ? reason_inbound_link_broadcast :
+			     reason_inbound_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_inbound_truncated);
 

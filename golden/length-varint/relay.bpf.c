@@ -88,6 +88,23 @@ enum {
 	reason_put_udp_checksum, reason_put_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_put_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_put_other_host + of :
+			     skb->pkt_type == 1 ? reason_put_link_broadcast + of :
+			     reason_put_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_put_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -104,21 +121,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_put_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_put_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_put_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_put_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_put_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_put_multicast + of);
-		return fr_up(skb, reason_put_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_put_multicast + of :
+			     reason_put_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_put_not_udp + of);
 
@@ -131,9 +144,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_put_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_put_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_put_udp_length + of);
@@ -270,32 +281,14 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
 					 __u64 outer_length_end, void *at_outer_length_end,
-					 __u64 frame_id_size, __u64 frame_id_end)
+					 __u64 frame_id_size, __u64 frame_id_end,
+					 void *at_frame_id_end, __u64 frame_length_present,
+					 __u64 frame_length_size, __u64 frame_length)
 {
-	void *at_frame_id_end;
 	void *at_frame_length_end;
-	struct hdr_frame *frame = at_outer_length_end;
 	struct hdr_udp *udp = data + 34;
 
-	/* {name: "id", varint: "quic"}, */
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_put_truncated);
-	} else {
-		frame_length_size = 0;
-		frame_length = 0;
-	}
 	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
 	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
 	if (at_frame_length_end > data_end)
@@ -324,7 +317,7 @@ static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void
 	    !(!frame_length_present || (payload_len + 3) <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_put_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_up(skb, reason_put_partial_checksum);
 	return put_ipv4_send(skb, data, outer_length_size, outer_length, outer_length_end,
 			     at_outer_length_end, frame_id_size, frame_id_end, at_frame_id_end,
@@ -335,20 +328,17 @@ static __always_inline int put_ipv4_rest(struct __sk_buff *skb, void *data, void
 static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_outer_length_end;
+	void *at_frame_id_end;
 	struct hdr_outer *outer = data + 42;
 	struct hdr_frame *frame;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (44ULL > udp_end)
+	if ((void *)(outer + 1) > data_end || 44ULL > udp_end)
 		return fr_up(skb, reason_put_truncated);
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
@@ -386,9 +376,29 @@ static __always_inline int put_ipv4(struct __sk_buff *skb, void *data, void *dat
 	if (!frame_id_size)
 		return fr_up(skb, reason_put_truncated);
 	__u64 frame_id_end = fr_forget(skb, outer_length_end + 1 + frame_id_size);
+	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x3f));
+	if (at_frame_id_end > data_end)
+		return fr_up(skb, reason_put_truncated);
+	if (frame_id_end > udp_end)
+		return fr_up(skb, reason_put_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
+	__u64 frame_length;
+	__u64 frame_length_size;
+	if (frame_length_present) { /* length */
+		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
+		if (!frame_length_size)
+			return fr_up(skb, reason_put_truncated);
+	} else {
+		frame_length_size = 0;
+		frame_length = 0;
+	}
 
 	return put_ipv4_rest(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end);
+			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end,
+			     at_frame_id_end, frame_length_present, frame_length_size,
+			     frame_length);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -407,11 +417,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_put_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_put_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_put_multicast + of);
-		return fr_up(skb, reason_put_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_put_multicast + of :
+			     reason_put_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_put_not_udp + of);
 
@@ -536,32 +544,14 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 					 __u64 udp_end, __u64 outer_length_size, __u64 outer_length,
 					 __u64 outer_length_end, void *at_outer_length_end,
-					 __u64 frame_id_size, __u64 frame_id_end)
+					 __u64 frame_id_size, __u64 frame_id_end,
+					 void *at_frame_id_end, __u64 frame_length_present,
+					 __u64 frame_length_size, __u64 frame_length)
 {
-	void *at_frame_id_end;
 	void *at_frame_length_end;
-	struct hdr_frame *frame = at_outer_length_end;
 	struct hdr_udp *udp = data + 54;
 
-	/* {name: "id", varint: "quic"}, */
-	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
-	if (at_frame_id_end > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (frame_id_end > udp_end)
-		return fr_up(skb, reason_put_truncated);
-
 	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
-	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
-	__u64 frame_length;
-	__u64 frame_length_size;
-	if (frame_length_present) { /* length */
-		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
-		if (!frame_length_size)
-			return fr_up(skb, reason_put_truncated);
-	} else {
-		frame_length_size = 0;
-		frame_length = 0;
-	}
 	__u64 frame_length_end = fr_forget(skb, frame_id_end + frame_length_size);
 	at_frame_length_end = fr_pin(data + fr_bound(frame_length_end, 0x7f));
 	if (at_frame_length_end > data_end)
@@ -590,7 +580,7 @@ static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void
 	    !(!frame_length_present || (payload_len + 3) <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_put_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
 		return fr_up(skb, reason_put_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_put_udp_checksum);
@@ -603,20 +593,17 @@ static __always_inline int put_ipv6_rest(struct __sk_buff *skb, void *data, void
 static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_outer_length_end;
+	void *at_frame_id_end;
 	struct hdr_outer *outer = data + 62;
 	struct hdr_frame *frame;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "length", varint: "quic", counts: "all", bias: 1, reason: "outer_size"}, */
-	if ((void *)(outer + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
-	if (64ULL > udp_end)
+	if ((void *)(outer + 1) > data_end || 64ULL > udp_end)
 		return fr_up(skb, reason_put_truncated);
 
 	/* {name: "magic", bits: 16, is: 0xbeef}, */
@@ -654,9 +641,29 @@ static __always_inline int put_ipv6(struct __sk_buff *skb, void *data, void *dat
 	if (!frame_id_size)
 		return fr_up(skb, reason_put_truncated);
 	__u64 frame_id_end = fr_forget(skb, outer_length_end + 1 + frame_id_size);
+	at_frame_id_end = fr_pin(data + fr_bound(frame_id_end, 0x7f));
+	if (at_frame_id_end > data_end)
+		return fr_up(skb, reason_put_truncated);
+	if (frame_id_end > udp_end)
+		return fr_up(skb, reason_put_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload"}, */
+	__u64 frame_length_present = !((be8(&frame->type) & 2) == 0);
+	__u64 frame_length;
+	__u64 frame_length_size;
+	if (frame_length_present) { /* length */
+		frame_length_size = fr_varint(at_frame_id_end, data_end, &frame_length);
+		if (!frame_length_size)
+			return fr_up(skb, reason_put_truncated);
+	} else {
+		frame_length_size = 0;
+		frame_length = 0;
+	}
 
 	return put_ipv6_rest(skb, data, data_end, udp_end, outer_length_size, outer_length,
-			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end);
+			     outer_length_end, at_outer_length_end, frame_id_size, frame_id_end,
+			     at_frame_id_end, frame_length_present, frame_length_size,
+			     frame_length);
 }
 
 SEC("tc") int prog_put(struct __sk_buff *skb)
@@ -674,17 +681,8 @@ SEC("tc") int prog_put(struct __sk_buff *skb)
 		return fr_up(skb, reason_put_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_put_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_put_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_put_link_broadcast);
-		return fr_up(skb, reason_put_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_put_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "outer", "frame"] */
 	if (be16(&eth->type) == 0x800)
@@ -715,7 +713,7 @@ enum {
 	reason_take_udp_checksum, reason_take_not_ip,
 };
 
-static __always_inline int take_ipv4_tag_send(struct __sk_buff *skb)
+static __always_inline int take_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -724,10 +722,10 @@ static __always_inline int take_ipv4_tag_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		     __u64 payload_len, __u64 partial)
+take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_frame *frame = data + 42;
@@ -817,23 +815,14 @@ take_ipv4_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
-					 void *at_frame_id_end, __u64 frame_length_present,
-					 __u64 frame_length_size, __u64 frame_length,
-					 __u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv4_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+					  __u64 frame_id_size, __u64 frame_id_end,
+					  void *at_frame_id_end, __u64 frame_length_present,
+					  __u64 frame_length_size, __u64 frame_length,
+					  __u64 frame_length_end, void *at_frame_length_end)
 {
-	struct hdr_tag *tag = at_frame_length_end;
 	struct hdr_udp *udp = data + 34;
-
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((frame_length_end + 3) > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
+	struct hdr_tag *tag = at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
@@ -846,7 +835,7 @@ static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) { /* rule */
 		fr_named_add(0, 1);
-		return take_ipv4_tag_send(skb);
+		return take_ipv4_send(skb);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
@@ -856,11 +845,11 @@ static __always_inline int take_ipv4_tag(struct __sk_buff *skb, void *data, void
 	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_take_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_up(skb, reason_take_partial_checksum);
-	return take_ipv4_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				    frame_length_present, frame_length_size, frame_length,
-				    frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv4_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				frame_length_present, frame_length_size, frame_length,
+				frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
 static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *data_end)
@@ -868,20 +857,15 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *da
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 42;
+	struct hdr_tag *tag;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_take_truncated -
-		       reason_put_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_take_truncated -
-		      reason_put_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(put, take, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (43ULL > udp_end)
+	if ((void *)(frame + 1) > data_end || 43ULL > udp_end)
 		return fr_up(skb, reason_take_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -922,12 +906,21 @@ static __always_inline int take_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	return take_ipv4_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
-			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
-			     frame_length_end, at_frame_length_end);
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if ((frame_length_end + 3) > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
+
+	return take_ipv4_rest(skb, data, udp_end, frame_id_size, frame_id_end, at_frame_id_end,
+			      frame_length_present, frame_length_size, frame_length,
+			      frame_length_end, at_frame_length_end);
 }
 
-static __always_inline int take_ipv6_tag_send(struct __sk_buff *skb)
+static __always_inline int take_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -936,10 +929,10 @@ static __always_inline int take_ipv6_tag_send(struct __sk_buff *skb)
 }
 
 static __always_inline int
-take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
-		     void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
-		     __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
-		     __u64 payload_len, __u64 partial)
+take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 frame_id_end,
+		 void *at_frame_id_end, __u64 frame_length_present, __u64 frame_length_size,
+		 __u64 frame_length_2, __u64 frame_length_end, void *at_frame_length_end,
+		 __u64 payload_len, __u64 partial)
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_frame *frame = data + 62;
@@ -1023,23 +1016,14 @@ take_ipv6_tag_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
-					 __u64 udp_end, __u64 frame_id_size, __u64 frame_id_end,
-					 void *at_frame_id_end, __u64 frame_length_present,
-					 __u64 frame_length_size, __u64 frame_length,
-					 __u64 frame_length_end, void *at_frame_length_end)
+static __always_inline int take_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+					  __u64 frame_id_size, __u64 frame_id_end,
+					  void *at_frame_id_end, __u64 frame_length_present,
+					  __u64 frame_length_size, __u64 frame_length,
+					  __u64 frame_length_end, void *at_frame_length_end)
 {
-	struct hdr_tag *tag = at_frame_length_end;
 	struct hdr_udp *udp = data + 54;
-
-	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
-	tag = at_frame_length_end;
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if ((frame_length_end + 3) > udp_end)
-		return fr_up(skb, reason_take_truncated);
-	if (be8(&tag->kind) != 7)
-		return fr_up(skb, reason_take_tag_kind);
+	struct hdr_tag *tag = at_frame_length_end;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (skb->gso_size != 0)
@@ -1052,7 +1036,7 @@ static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void
 	/* {when: "tag.number == 1", do: [{count: "kept"}, "pass"]}, */
 	if (be16(&tag->number) == 1) { /* rule */
 		fr_named_add(0, 1);
-		return take_ipv6_tag_send(skb);
+		return take_ipv6_send(skb);
 	}
 
 	/* {do: [{pop: "tag"}, "pass"]}, */
@@ -1062,13 +1046,13 @@ static __always_inline int take_ipv6_tag(struct __sk_buff *skb, void *data, void
 	    !(!frame_length_present || payload_len <= fr_varint_room(frame_length_size)))
 		return fr_up(skb, reason_take_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
 		return fr_up(skb, reason_take_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_take_udp_checksum);
-	return take_ipv6_tag_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
-				    frame_length_present, frame_length_size, frame_length,
-				    frame_length_end, at_frame_length_end, payload_len, partial);
+	return take_ipv6_send_2(skb, data, frame_id_size, frame_id_end, at_frame_id_end,
+				frame_length_present, frame_length_size, frame_length,
+				frame_length_end, at_frame_length_end, payload_len, partial);
 }
 
 static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *data_end)
@@ -1076,20 +1060,16 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 	void *at_frame_id_end;
 	void *at_frame_length_end;
 	struct hdr_frame *frame = data + 62;
+	struct hdr_tag *tag;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_take_truncated -
-		       reason_put_truncated, reason_take_ipv6_version - reason_put_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_take_truncated -
-		      reason_put_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(put, take, truncated),
+		       FR_APART(put, take, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(put, take, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(frame + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
-	if (63ULL > udp_end)
+	if ((void *)(frame + 1) > data_end || 63ULL > udp_end)
 		return fr_up(skb, reason_take_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -1130,9 +1110,18 @@ static __always_inline int take_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (!(!frame_length_present || (frame_length_end + frame_length) == udp_end))
 		return fr_up(skb, reason_take_frame_length);
 
-	return take_ipv6_tag(skb, data, data_end, udp_end, frame_id_size, frame_id_end,
-			     at_frame_id_end, frame_length_present, frame_length_size, frame_length,
-			     frame_length_end, at_frame_length_end);
+	/* tag: fields: [{name: "kind", bits: 8, is: 7}, {name: "number", bits: 16}] */
+	tag = at_frame_length_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_take_truncated);
+	if ((frame_length_end + 3) > udp_end)
+		return fr_up(skb, reason_take_truncated);
+	if (be8(&tag->kind) != 7)
+		return fr_up(skb, reason_take_tag_kind);
+
+	return take_ipv6_rest(skb, data, udp_end, frame_id_size, frame_id_end, at_frame_id_end,
+			      frame_length_present, frame_length_size, frame_length,
+			      frame_length_end, at_frame_length_end);
 }
 
 SEC("tc") int prog_take(struct __sk_buff *skb)
@@ -1150,17 +1139,8 @@ SEC("tc") int prog_take(struct __sk_buff *skb)
 		return fr_up(skb, reason_take_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_take_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_take_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_take_link_broadcast);
-		return fr_up(skb, reason_take_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_take_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(put, take, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "frame", "tag"] */
 	if (be16(&eth->type) == 0x800)

@@ -154,9 +154,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_by_id_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_by_id_udp_length);
@@ -206,8 +204,8 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					  ipv4_ttl_protocol + ld32(f->from.addr + 12) +
-					  ld32(f->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(f->from.addr + 12) +
+					 ld32(f->to.addr + 12) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -322,7 +320,7 @@ static __always_inline int by_id_ipv4_id12(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_by_id_address_family);
 	__u64 payload_len = udp_end - 55;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 55 && (partial & 0xffff) < ((55ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
@@ -367,7 +365,7 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(f->from.addr + 12) + ld32(f->to.addr + 12) + 64);
+					 ld32(f->from.addr + 12) + ld32(f->to.addr + 12) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -478,7 +476,7 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_by_id_address_family);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 51) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 51) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (unlikely(!fr_fits(&f->hop_to, ip_end - 14)))
@@ -488,7 +486,7 @@ static __always_inline int by_id_ipv4_id8(struct __sk_buff *skb, void *data, __u
 	}
 	__u64 payload_len = udp_end - 51;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < ((51ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -533,8 +531,8 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					  ipv4_ttl_protocol + ld32(f->from.addr + 12) +
-					  ld32(f->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(f->from.addr + 12) +
+					 ld32(f->to.addr + 12) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -648,7 +646,7 @@ static __always_inline int by_id_ipv4_id4(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_by_id_address_family);
 	__u64 payload_len = udp_end - 47;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 47 && (partial & 0xffff) < ((47ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
@@ -670,9 +668,7 @@ static __always_inline int check_id0(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_id0 *id0 = data + at;
 
-	if ((void *)(id0 + 1) > data_end)
-		return fr_up(skb, reason_by_id_truncated);
-	if ((at + sizeof(*id0)) > udp_end)
+	if ((void *)(id0 + 1) > data_end || (at + sizeof(*id0)) > udp_end)
 		return fr_up(skb, reason_by_id_truncated);
 	if ((be8(&id0->long_flags) >> 7) != 0)
 		return fr_up(skb, reason_by_id_long_header);
@@ -715,8 +711,8 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					  ipv4_ttl_protocol + ld32(f->from.addr + 12) +
-					  ld32(f->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(f->from.addr + 12) +
+					 ld32(f->to.addr + 12) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -829,16 +825,13 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.src.addr, ld32(ipv4->src));
-		key.src.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
 		key.length = 0;
 		key.id = 0;
 		key.more = 0;
 		enum fr_found found = find_flows(&key, lease, 216, &f);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_by_id_no_flows,
-						reason_by_id_changing));
+			return fr_missed(skb, found, reason_by_id_no_flows, reason_by_id_changing);
 	}
 
 	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
@@ -851,7 +844,7 @@ static __always_inline int by_id_ipv4_id0(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_by_id_address_family);
 	__u64 payload_len = udp_end - 43;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (fr_is_v4(f->to.addr)) { /* ipv4 stays */
@@ -893,8 +886,8 @@ static __always_inline int by_id_ipv4_rest(struct __sk_buff *skb, void *data, vo
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
 					key.length = 8;
 					key.id = be64(&id8->id);
 					key.more = 0;
@@ -922,8 +915,8 @@ static __always_inline int by_id_ipv4_rest(struct __sk_buff *skb, void *data, vo
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
 					key.length = 4;
 					key.id = be32(&id4->id);
 					key.more = 0;
@@ -948,6 +941,7 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_id12 *id12 = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_by_id_truncated);
@@ -960,26 +954,21 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_by_id_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_by_id_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_by_id_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_by_id_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_by_id_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_by_id_multicast);
-		return fr_up(skb, reason_by_id_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_by_id_multicast :
+			     reason_by_id_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_by_id_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -998,8 +987,8 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 				{
 					struct key_flows key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
@@ -1170,7 +1159,7 @@ static __always_inline int by_id_ipv6_id12(struct __sk_buff *skb, void *data, __
 		return fr_up(skb, reason_by_id_address_family);
 	__u64 payload_len = udp_end - 75;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 75 && (partial & 0xffff) < ((75ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1328,7 +1317,7 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_by_id_address_family);
 	if (!fr_is_v4(f->to.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 71))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 71))
 			return fr_up(skb, reason_by_id_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_by_id_udp_checksum);
@@ -1341,7 +1330,7 @@ static __always_inline int by_id_ipv6_id8(struct __sk_buff *skb, void *data, __u
 	}
 	__u64 payload_len = udp_end - 71;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < ((71ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1501,7 +1490,7 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_by_id_address_family);
 	__u64 payload_len = udp_end - 67;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 67 && (partial & 0xffff) < ((67ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1518,8 +1507,8 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u
 	return by_id_ipv6_id4_send_ipv4(skb, data, payload_len, partial, f);
 }
 
-static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					       __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					   __u64 partial, struct val_flows *f)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1581,9 +1570,9 @@ static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data
 	return fr_send(&f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void *data,
-						    __u64 payload_len, __u64 partial,
-						    struct val_flows *f)
+static __always_inline int by_id_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
+						__u64 payload_len, __u64 partial,
+						struct val_flows *f)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_id0 *id0 = data + 62;
@@ -1650,44 +1639,17 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 	return fr_send(&f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, void *data_end,
-					  const struct fr_lease *lease, __u64 udp_end)
+static __always_inline int by_id_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 udp_end,
+					     struct val_flows *f)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* id0: fields: front */
-	if (check_id0(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
-
-	/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, pick(id4, 4, 0)))", "pic... */
-	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.src.addr, ipv6->src, 0);
-		key.src.port = be16(&udp->src_port);
-		key.length = 0;
-		key.id = 0;
-		key.more = 0;
-		enum fr_found found = find_flows(&key, lease, 216, &f);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_by_id_no_flows,
-						reason_by_id_changing));
-	}
-
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f->new == 0) { /* rule */
-		return fr_drop(skb->len, reason_by_id_closed);
-	}
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
 		return fr_up(skb, reason_by_id_address_family);
 	__u64 payload_len = udp_end - 63;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
 		return fr_up(skb, reason_by_id_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1696,86 +1658,78 @@ static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, voi
 		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
 		fr_shared_add(f->packets, 1);
-		return by_id_ipv6_id0_send(skb, data, payload_len, partial, f);
+		return by_id_ipv6_send(skb, data, payload_len, partial, f);
 	}
 	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
 	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_id0_send_ipv4(skb, data, payload_len, partial, f);
+	return by_id_ipv6_send_ipv4(skb, data, payload_len, partial, f);
 }
 
 static __always_inline int by_id_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 ip_end,
-					   __u64 udp_end)
+					   const struct fr_lease *lease, __u64 udp_end)
 {
-	struct hdr_id8 *id8 = data + 62;
+	struct hdr_id4 *id4 = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_id4 *id4 = data + 62;
 
-	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
+	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
 	struct val_flows *f;
-	if (71ULL <= skb->len) { /* id8 */
-		if ((void *)(id8 + 1) > data_end)
+	if (67ULL <= skb->len) { /* id4 */
+		if ((void *)(id4 + 1) > data_end)
 			return fr_up(skb, reason_by_id_truncated);
-		if (71ULL <= udp_end) { /* id8 */
+		if (67ULL <= udp_end) { /* id4 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
-			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
+			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
 				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
 					return fr_up(skb, reason_by_id_gso_packet);
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
-					struct key_flows key __attribute__((aligned(8))) = {};
+					struct key_flows key __attribute__((aligned(8)));
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
-					key.length = 8;
-					key.id = be64(&id8->id);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					key.length = 4;
+					key.id = be32(&id4->id);
 					key.more = 0;
-					enum fr_found found = find_flows(&key, lease, 72, &f);
+					__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+					enum fr_found found = find_flows(&key, lease, 144, &f);
 					if (unlikely(found == FR_CHANGING))
 						return fr_up(skb, reason_by_id_changing);
 					if (found == FR_MISSING)
 						f = NULL;
 				}
 				if (fr_has(f))
-					return by_id_ipv6_id8(skb, data, ip_end, udp_end, f);
+					return by_id_ipv6_id4(skb, data, udp_end, f);
 			}
 		}
 	}
 
-	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
+	/* id0: fields: front */
+	if (check_id0(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
 	struct val_flows *f_2;
-	if (67ULL <= skb->len) { /* id4 */
-		if ((void *)(id4 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (67ULL <= udp_end) { /* id4 */
-			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
-				{
-					struct key_flows key __attribute__((aligned(8))) = {};
+	{
+		struct key_flows key __attribute__((aligned(8)));
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
-					key.length = 4;
-					key.id = be32(&id4->id);
-					key.more = 0;
-					enum fr_found found = find_flows(&key, lease, 144, &f_2);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
-					if (found == FR_MISSING)
-						f_2 = NULL;
-				}
-				if (fr_has(f_2))
-					return by_id_ipv6_id4(skb, data, udp_end, f_2);
-			}
-		}
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		key.length = 0;
+		key.id = 0;
+		key.more = 0;
+		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+		enum fr_found found = find_flows(&key, lease, 216, &f_2);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_by_id_no_flows, reason_by_id_changing);
 	}
 
-	return by_id_ipv6_id0(skb, data, data_end, lease, udp_end);
+	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
+	if (f_2->new == 0) { /* rule */
+		return fr_drop(skb->len, reason_by_id_closed);
+	}
+
+	return by_id_ipv6_rest_2(skb, data, udp_end, f_2);
 }
 
 static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1784,6 +1738,8 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_id12 *id12 = data + 62;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_id8 *id8 = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_by_id_truncated);
@@ -1796,16 +1752,13 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_by_id_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_by_id_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_by_id_multicast);
-		return fr_up(skb, reason_by_id_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_by_id_multicast :
+			     reason_by_id_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_by_id_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -1822,13 +1775,14 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
-					struct key_flows key __attribute__((aligned(8))) = {};
+					struct key_flows key __attribute__((aligned(8)));
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
+					__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 					enum fr_found found = find_flows(&key, lease, 0, &f);
 					if (unlikely(found == FR_CHANGING))
 						return fr_up(skb, reason_by_id_changing);
@@ -1841,7 +1795,37 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 		}
 	}
 
-	return by_id_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end);
+	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
+	struct val_flows *f_2;
+	if (71ULL <= skb->len) { /* id8 */
+		if ((void *)(id8 + 1) > data_end)
+			return fr_up(skb, reason_by_id_truncated);
+		if (71ULL <= udp_end) { /* id8 */
+			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_by_id_gso_packet);
+				{
+					struct key_flows key __attribute__((aligned(8)));
+
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					key.length = 8;
+					key.id = be64(&id8->id);
+					key.more = 0;
+					__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+					enum fr_found found = find_flows(&key, lease, 72, &f_2);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_by_id_changing);
+					if (found == FR_MISSING)
+						f_2 = NULL;
+				}
+				if (fr_has(f_2))
+					return by_id_ipv6_id8(skb, data, ip_end, udp_end, f_2);
+			}
+		}
+	}
+
+	return by_id_ipv6_rest(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_by_id(struct __sk_buff *skb)
@@ -1861,13 +1845,10 @@ SEC("tc") int prog_by_id(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_by_id_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_by_id_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_by_id_link_broadcast);
-		return fr_up(skb, reason_by_id_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_by_id_other_host :
+			     skb->pkt_type == 1 ? reason_by_id_link_broadcast :
+			     reason_by_id_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_by_id_truncated);
 

@@ -201,6 +201,23 @@ enum {
 	reason_renumber_mapped_address, reason_renumber_ipv6_payload_length, reason_renumber_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_renumber_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_renumber_other_host + of :
+			     skb->pkt_type == 1 ? reason_renumber_link_broadcast + of :
+			     reason_renumber_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_renumber_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -217,21 +234,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_renumber_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_renumber_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_renumber_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_renumber_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_renumber_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_renumber_multicast + of);
-		return fr_up(skb, reason_renumber_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_renumber_multicast +
+			     of : reason_renumber_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_renumber_not_udp + of);
 
@@ -244,9 +257,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_renumber_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_renumber_udp_length + of);
@@ -265,9 +276,7 @@ static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_msg *msg = data + at;
 
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
-	if ((at + sizeof(*msg)) > udp_end)
+	if ((void *)(msg + 1) > data_end || (at + sizeof(*msg)) > udp_end)
 		return fr_up(skb, reason_renumber_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_renumber_gso_packet);
@@ -319,8 +328,7 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -467,12 +475,10 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_msg *msg = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
@@ -481,16 +487,12 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 
 	/* lookup: p: peers: ["ip.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.who, ld32(ipv4->src));
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_renumber_no_peers,
-						reason_renumber_changing));
-	}
+	fr_put_v4(key.who, ld32(ipv4->src));
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_renumber_no_peers, reason_renumber_changing);
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
@@ -507,7 +509,7 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_renumber_address_family);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 47) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (unlikely(!fr_fits(&p->hop_remote, ip_end - 14)))
@@ -520,7 +522,7 @@ static __always_inline int renumber_ipv4(struct __sk_buff *skb, void *data, void
 	}
 	__u64 payload_len = udp_end - 47;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 47 && (partial_2 & 0xffff) < ((47ULL + payload_len) - 1))))
 		return fr_up(skb, reason_renumber_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -548,11 +550,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_renumber_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_renumber_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_renumber_multicast + of);
-		return fr_up(skb, reason_renumber_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_renumber_multicast + of :
+			     reason_renumber_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_renumber_not_udp + of);
 
@@ -751,12 +751,10 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_msg *msg = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
@@ -765,16 +763,12 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 
 	/* lookup: p: peers: ["ip.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.who, ipv6->src, 0);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_renumber_no_peers,
-						reason_renumber_changing));
-	}
+	fr_put_v6(key.who, ipv6->src, 0);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_renumber_no_peers, reason_renumber_changing);
 
 	/* {let: {number: "low(alloc(p.next), 32)", kind: "msg.kind + 1", dst: "udp.dst", leng... */
 	__u64 kind = be8(&msg->kind) + 1;
@@ -791,7 +785,7 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_renumber_address_family);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 67))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67))
 			return fr_up(skb, reason_renumber_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_renumber_udp_checksum);
@@ -807,7 +801,7 @@ static __always_inline int renumber_ipv6(struct __sk_buff *skb, void *data, void
 	}
 	__u64 payload_len = udp_end - 67;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 67 && (partial_2 & 0xffff) < ((67ULL + payload_len) - 1))))
 		return fr_up(skb, reason_renumber_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -834,17 +828,8 @@ SEC("tc") int prog_renumber(struct __sk_buff *skb)
 		return fr_up(skb, reason_renumber_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_renumber_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_renumber_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_renumber_link_broadcast);
-		return fr_up(skb, reason_renumber_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_renumber_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == 0x800)
@@ -1057,20 +1042,15 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_msg *msg = data + 42;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
-		       reason_renumber_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_tap_truncated -
-		      reason_renumber_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(renumber, tap, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(renumber, tap, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (47ULL > udp_end)
+	if ((void *)(msg + 1) > data_end || 47ULL > udp_end)
 		return fr_up(skb, reason_tap_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
@@ -1087,7 +1067,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 47) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 47) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, number, taps);
@@ -1273,21 +1253,16 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_msg *msg = data + 62;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
-		       reason_renumber_truncated, reason_tap_ipv6_version -
-		       reason_renumber_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_tap_truncated -
-		      reason_renumber_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(renumber, tap, truncated),
+		       FR_APART(renumber, tap, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(renumber, tap, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "kind", bits: 8}, {name: "number", bits: 32}] */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (67ULL > udp_end)
+	if ((void *)(msg + 1) > data_end || 67ULL > udp_end)
 		return fr_up(skb, reason_tap_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
@@ -1304,7 +1279,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 
 	/* {fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 67) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 67) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, number, taps);
@@ -1325,17 +1300,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		return fr_up(skb, reason_tap_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(renumber, tap, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == 0x800)

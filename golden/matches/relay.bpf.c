@@ -100,28 +100,22 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_filter_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_filter_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_filter_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_filter_multicast :
+			     reason_filter_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -140,7 +134,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	/* rule */
 	if ((be16(&udp->src_port) == 0x400 ||
 	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
-	     (be8(&ipv4->dscp_ecn) & 3) <= 2) {
+	    (be8(&ipv4->dscp_ecn) & 3) <= 2) {
 		return fr_drop(skb->len, reason_filter_sources);
 	}
 
@@ -156,7 +150,7 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	/* rule */
 	if ((0 == ldv64(set_home) &&
 	     ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL) == ldv64(set_home + 8)) &&
-	     be16(&udp->dst_port) == set_port) {
+	    be16(&udp->dst_port) == set_port) {
 		fr_named_add(0, 1);
 		return filter_ipv4_send(skb);
 	}
@@ -190,18 +184,14 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_filter_multicast :
+			     reason_filter_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -214,14 +204,14 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((ld32(ipv6->src) == 0 && ld32(ipv6->src + 4) == 0 &&
 	       ld32(ipv6->src + 8) == 0xffff0000ULL && (ld32(ipv6->src + 12) & 255) == 10) ||
-	       (ld32(ipv6->src) == 0xb80d0120ULL)))
+	      (ld32(ipv6->src) == 0xb80d0120ULL)))
 		return fr_up(skb, reason_filter_no_match);
 
 	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
 	/* rule */
 	if ((be16(&udp->src_port) == 0x400 ||
 	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
-	     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) <= 2) {
+	    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) <= 2) {
 		return fr_drop(skb->len, reason_filter_sources);
 	}
 
@@ -262,13 +252,10 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_filter_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_filter_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_filter_link_broadcast);
-		return fr_up(skb, reason_filter_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_filter_other_host :
+			     skb->pkt_type == 1 ? reason_filter_link_broadcast :
+			     reason_filter_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 

@@ -157,9 +157,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_balance_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_balance_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_balance_udp_length);
@@ -261,9 +259,8 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 		key.bucket = be16(&udp->src_port) & 3;
 		enum fr_found found = find_backends(&key, lease, 48, &b);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_balance_no_backends,
-						reason_balance_changing));
+			return fr_missed(skb, found, reason_balance_no_backends,
+					 reason_balance_changing);
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
@@ -281,6 +278,7 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_balance_truncated);
@@ -293,26 +291,21 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_balance_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_balance_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_balance_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_balance_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_balance_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_balance_multicast);
-		return fr_up(skb, reason_balance_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_balance_multicast :
+			     reason_balance_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_balance_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -324,9 +317,8 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_services(&key, lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_balance_no_services,
-						reason_balance_changing));
+			return fr_missed(skb, found, reason_balance_no_services,
+					 reason_balance_changing);
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
@@ -446,9 +438,8 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 		key.bucket = be16(&udp->src_port) & 3;
 		enum fr_found found = find_backends(&key, lease, 48, &b);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_balance_no_backends,
-						reason_balance_changing));
+			return fr_missed(skb, found, reason_balance_no_backends,
+					 reason_balance_changing);
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
@@ -466,6 +457,7 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_balance_truncated);
@@ -478,16 +470,13 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_balance_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_balance_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_balance_multicast);
-		return fr_up(skb, reason_balance_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_balance_multicast :
+			     reason_balance_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_balance_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -499,9 +488,8 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_services(&key, lease, 0, &s);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_balance_no_services,
-						reason_balance_changing));
+			return fr_missed(skb, found, reason_balance_no_services,
+					 reason_balance_changing);
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
@@ -558,13 +546,10 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_balance_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_balance_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_balance_link_broadcast);
-		return fr_up(skb, reason_balance_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_balance_other_host :
+			     skb->pkt_type == 1 ? reason_balance_link_broadcast :
+			     reason_balance_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_balance_truncated);
 

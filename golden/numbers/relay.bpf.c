@@ -162,9 +162,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_room_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_room_udp_length);
@@ -401,8 +399,7 @@ static __always_inline int room_fan1(struct __sk_buff *skb, void *data, __u64 ip
 	struct group_members key __attribute__((aligned(8))) = {};
 	struct list_members *list;
 
-	fr_put_v4(key.room.addr, ld32(ipv4->dst));
-	key.room.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.room, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_members(&key);
 	if (!list)
 		return fr_up(skb, reason_room_no_members);
@@ -488,6 +485,7 @@ static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_msg *msg = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_room_truncated);
@@ -500,40 +498,33 @@ static __always_inline int room_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_room_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_room_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_room_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_room_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_room_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_room_multicast);
-		return fr_up(skb, reason_room_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_room_multicast :
+			     reason_room_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_room_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if (58ULL > udp_end)
+	if ((void *)(msg + 1) > data_end || 58ULL > udp_end)
 		return fr_up(skb, reason_room_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_room_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 58) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 58) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_room_partial_checksum);
 	return room_fan1(skb, data, ip_end);
@@ -765,8 +756,7 @@ static __always_inline int room_fan2(struct __sk_buff *skb, void *data, __u64 ip
 	struct group_members key __attribute__((aligned(8))) = {};
 	struct list_members *list;
 
-	fr_put_v6(key.room.addr, ipv6->dst, 0);
-	key.room.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.room, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_members(&key);
 	if (!list)
 		return fr_up(skb, reason_room_no_members);
@@ -854,6 +844,7 @@ static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_msg *msg = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_room_truncated);
@@ -866,30 +857,25 @@ static __always_inline int room_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_room_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_room_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_room_multicast);
-		return fr_up(skb, reason_room_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_room_multicast :
+			     reason_room_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_room_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_room_truncated);
-	if (78ULL > udp_end)
+	if ((void *)(msg + 1) > data_end || 78ULL > udp_end)
 		return fr_up(skb, reason_room_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_room_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 78) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 78) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_room_partial_checksum);
 	return room_fan2(skb, data, ip_end);
@@ -912,13 +898,10 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_room_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_room_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_room_link_broadcast);
-		return fr_up(skb, reason_room_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_room_other_host :
+			     skb->pkt_type == 1 ? reason_room_link_broadcast :
+			     reason_room_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_room_truncated);
 

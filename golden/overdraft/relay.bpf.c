@@ -182,6 +182,23 @@ enum {
 	reason_meter_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_meter_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_meter_other_host + of :
+			     skb->pkt_type == 1 ? reason_meter_link_broadcast + of :
+			     reason_meter_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_meter_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -198,21 +215,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_meter_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_meter_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_meter_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_meter_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_meter_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_meter_multicast + of);
-		return fr_up(skb, reason_meter_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_meter_multicast + of :
+			     reason_meter_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_meter_not_udp + of);
 
@@ -263,13 +276,11 @@ static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 ip_end;
+
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_meter_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_meter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_meter_udp_length);
@@ -284,17 +295,12 @@ static __always_inline int meter_ipv4(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: f: flows: ["udp.src"] */
 	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
+	struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		enum fr_found found = find_flows(&key, lease, 0, &f);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_meter_no_flows,
-						reason_meter_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_flows(&key, lease, 0, &f);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_meter_no_flows, reason_meter_changing);
 
 	/* "pass", */
 	return meter_ipv4_send(skb, udp_end, priority, f);
@@ -316,11 +322,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_meter_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_meter_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_meter_multicast + of);
-		return fr_up(skb, reason_meter_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_meter_multicast + of :
+			     reason_meter_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_meter_not_udp + of);
 
@@ -371,13 +375,11 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 ip_end;
+
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_meter_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_meter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_meter_udp_length);
@@ -392,17 +394,13 @@ static __always_inline int meter_ipv6(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: f: flows: ["udp.src"] */
 	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
+	struct key_flows key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		enum fr_found found = find_flows(&key, lease, 0, &f);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_meter_no_flows,
-						reason_meter_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_flows(&key, lease, 0, &f);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_meter_no_flows, reason_meter_changing);
 
 	/* "pass", */
 	return meter_ipv6_send(skb, udp_end, priority, f);
@@ -423,17 +421,8 @@ SEC("tc") int prog_meter(struct __sk_buff *skb)
 		return fr_up(skb, reason_meter_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_meter_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_meter_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_meter_link_broadcast);
-		return fr_up(skb, reason_meter_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_meter_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -669,14 +658,11 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
-		       reason_meter_truncated))
+
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(meter, tap, truncated)))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tap_udp_length);
@@ -693,7 +679,7 @@ static __always_inline int tap_ipv4(struct __sk_buff *skb, void *data, void *dat
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ip_end, priority);
@@ -903,14 +889,12 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tap_truncated -
-		       reason_meter_truncated, reason_tap_ipv6_version - reason_meter_ipv6_version))
+
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(meter, tap, truncated),
+		       FR_APART(meter, tap, ipv6_version)))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tap_udp_length);
@@ -927,7 +911,7 @@ static __always_inline int tap_ipv6(struct __sk_buff *skb, void *data, void *dat
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_gso_packet);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan2(skb, data, ip_end, priority);
@@ -948,17 +932,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		return fr_up(skb, reason_tap_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tap_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tap_link_broadcast);
-		return fr_up(skb, reason_tap_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(meter, tap, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)

@@ -116,9 +116,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_sort_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_sort_udp_length);
@@ -137,9 +135,7 @@ static __always_inline int check_gre(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_gre *gre = data + at;
 
-	if ((void *)(gre + 1) > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if ((at + sizeof(*gre)) > udp_end)
+	if ((void *)(gre + 1) > data_end || (at + sizeof(*gre)) > udp_end)
 		return fr_up(skb, reason_sort_truncated);
 	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
 		return fr_up(skb, reason_sort_gre_has_checksum);
@@ -166,30 +162,13 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end)
+					  __u64 gre_key, __u64 gre_key_end, __u64 gre_sequence_size)
 {
-	void *at_gre_key_end;
 	void *at_gre_sequence_end;
-	struct hdr_gre *gre = data + 42;
 	struct hdr_udp *udp = data + 34;
-
-	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
-	if (at_gre_key_end > data_end)
-		return fr_up(skb, reason_sort_truncated);
-	if (gre_key_end > udp_end)
-		return fr_up(skb, reason_sort_truncated);
+	struct hdr_gre *gre = data + 42;
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
-	__u64 gre_sequence_size;
-	if (gre_sequence_present) { /* sequence */
-		if (at_gre_key_end + 4 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		gre_sequence_size = 4;
-	} else {
-		gre_sequence_size = 0;
-	}
 	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x3f));
 	if (at_gre_sequence_end > data_end)
@@ -211,16 +190,12 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 
 	/* lookup: t: tenants: ["gre.key"] */
 	struct val_tenants *t;
-	{
-		struct key_tenants key __attribute__((aligned(8))) = {};
+	struct key_tenants key __attribute__((aligned(8))) = {};
 
-		key.key = gre_key;
-		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_sort_no_tenants,
-						reason_sort_changing));
-	}
+	key.key = gre_key;
+	enum fr_found found = find_tenants(&key, lease, 0, &t);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_sort_no_tenants, reason_sort_changing);
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 	return sort_ipv4_send(skb, gre_key, t);
@@ -229,7 +204,10 @@ static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, voi
 static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease)
 {
+	void *at_gre_key_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_gre *gre = data + 42;
+	__u64 udp_end, gre_key_present;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -242,31 +220,25 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_sort_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_sort_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_sort_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_sort_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_sort_multicast :
+			     reason_sort_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	__u64 gre_key_present;
 	if (check_gre(skb, data, data_end, udp_end, 42, &gre_key_present))
 		return TC_ACT_UNSPEC;
 	__u64 gre_key_size;
@@ -281,8 +253,25 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		gre_key = 0;
 	}
 	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
+	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
+	if (at_gre_key_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
 
-	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
+	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
+	__u64 gre_sequence_size;
+	if (gre_sequence_present) { /* sequence */
+		if (at_gre_key_end + 4 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_sequence_size = 4;
+	} else {
+		gre_sequence_size = 0;
+	}
+
+	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
+			      gre_sequence_size);
 }
 
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
@@ -300,14 +289,13 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end, __u64 gre_sequence_size)
+					  __u64 gre_key, __u64 gre_sequence_end)
 {
 	void *at_gre_sequence_end;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_gre *gre = data + 62;
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x7f));
 	if (at_gre_sequence_end > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -328,16 +316,12 @@ static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, voi
 
 	/* lookup: t: tenants: ["gre.key"] */
 	struct val_tenants *t;
-	{
-		struct key_tenants key __attribute__((aligned(8))) = {};
+	struct key_tenants key __attribute__((aligned(8))) = {};
 
-		key.key = gre_key;
-		enum fr_found found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_sort_no_tenants,
-						reason_sort_changing));
-	}
+	key.key = gre_key;
+	enum fr_found found = find_tenants(&key, lease, 0, &t);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_sort_no_tenants, reason_sort_changing);
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 	return sort_ipv6_send(skb, gre_key, t);
@@ -349,6 +333,7 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	void *at_gre_key_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_gre *gre = data + 62;
+	__u64 udp_end, gre_key_present;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -361,21 +346,17 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_sort_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_sort_multicast);
-		return fr_up(skb, reason_sort_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_sort_multicast :
+			     reason_sort_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_sort_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "key", bits: 32, when: "has_key == 1"}, */
-	__u64 gre_key_present;
 	if (check_gre(skb, data, data_end, udp_end, 62, &gre_key_present))
 		return TC_ACT_UNSPEC;
 	__u64 gre_key_size;
@@ -406,9 +387,9 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	} else {
 		gre_sequence_size = 0;
 	}
+	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 
-	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
-			      gre_sequence_size);
+	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_sequence_end);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -428,13 +409,10 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_sort_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_sort_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_sort_link_broadcast);
-		return fr_up(skb, reason_sort_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_sort_other_host :
+			     skb->pkt_type == 1 ? reason_sort_link_broadcast :
+			     reason_sort_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 

@@ -202,6 +202,23 @@ enum {
 	reason_streams_ipv6_payload_length, reason_streams_udp_checksum, reason_streams_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_streams_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_streams_other_host + of :
+			     skb->pkt_type == 1 ? reason_streams_link_broadcast + of :
+			     reason_streams_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -218,21 +235,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_streams_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_streams_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_streams_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_streams_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_streams_multicast + of);
-		return fr_up(skb, reason_streams_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_streams_multicast + of :
+			     reason_streams_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_streams_not_udp + of);
 
@@ -245,9 +258,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_streams_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_streams_udp_length + of);
@@ -524,10 +535,8 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
@@ -621,71 +630,17 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 }
 
 static __always_inline int
-streams_ipv4_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			 __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-			 __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
-			 __u64 stream_length_size, __u64 stream_length)
-{
-	void *at_stream_length_end;
-	struct hdr_short *v_short = data + 42;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	return streams_fan1(skb, data, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority);
-}
-
-static __always_inline int streams_ipv4_stream(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end)
+streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		  __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		  __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
+	void *at_stream_length_end;
 	struct hdr_stream *stream = at_short_pn_end;
+	struct hdr_short *v_short = data + 42;
 
 	/* {name: "id", varint: "quic"}, */
-	stream = at_short_pn_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_truncated);
 	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
@@ -724,29 +679,52 @@ static __always_inline int streams_ipv4_stream(struct __sk_buff *skb, void *data
 		stream_length_size = 0;
 		stream_length = 0;
 	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_another_frame);
 
-	return streams_ipv4_stream_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-					short_pn_end, short_pn, short_payload_end, stream_id_size,
-					stream_id, stream_offset, stream_offset_end,
-					stream_length_present, stream_length_size, stream_length);
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(v_short->dcid);
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_streams_partial_checksum);
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	return streams_fan1(skb, data, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
+			    short_payload_end, stream_id_size, stream_id, stream_offset,
+			    stream_length_end, priority);
 }
 
 static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_stream *stream;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
@@ -783,8 +761,24 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	return streams_ipv4_stream(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+	/* {name: "id", varint: "quic"}, */
+	stream = at_short_pn_end;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if ((short_pn_end + 1) > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_streams_other_frame);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_streams_truncated);
+
+	return streams_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_pn_size, short_pn_end,
+				 at_short_pn_end, short_pn, short_payload_end, stream_id_size,
+				 stream_id);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -803,11 +797,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_streams_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_streams_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_streams_multicast + of);
-		return fr_up(skb, reason_streams_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_streams_multicast + of :
+			     reason_streams_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_streams_not_udp + of);
 
@@ -1080,10 +1072,8 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v6(key.publisher.addr, ipv6->src, 0);
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v6(key.server.addr, ipv6->dst, 2);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
@@ -1175,71 +1165,17 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 }
 
 static __always_inline int
-streams_ipv6_stream_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			 __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-			 __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
-			 __u64 stream_offset, __u64 stream_offset_end, __u64 stream_length_present,
-			 __u64 stream_length_size, __u64 stream_length)
-{
-	void *at_stream_length_end;
-	struct hdr_short *v_short = data + 62;
-
-	/* {name: "length", varint: "quic", when: "type & 2 != 0", counts: "payload", reason: ... */
-	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
-	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (stream_length_end > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
-	      skb->gso_size == 0))
-		return fr_up(skb, reason_streams_gso_packet);
-	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
-		return fr_up(skb, reason_streams_another_frame);
-
-	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_streams_gso_packet);
-
-	/* priority: {levels: 4, from: "short.dcid[0]"} */
-	__u64 priority_value = ld8(v_short->dcid);
-	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
-
-	/* do: [{fan_out: { */
-	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
-	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-		return fr_up(skb, reason_streams_partial_checksum);
-	if (at_stream_length_end > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	return streams_fan2(skb, data, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
-			    short_payload_end, stream_id_size, stream_id, stream_offset,
-			    stream_length_end, priority);
-}
-
-static __always_inline int streams_ipv6_stream(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_pn_size,
-					       __u64 short_pn_end, void *at_short_pn_end,
-					       __u64 short_pn, __u64 short_payload_end)
+streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		  __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end, __u64 short_pn,
+		  __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
+	void *at_stream_length_end;
 	struct hdr_stream *stream = at_short_pn_end;
+	struct hdr_short *v_short = data + 62;
 
 	/* {name: "id", varint: "quic"}, */
-	stream = at_short_pn_end;
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
-		return fr_up(skb, reason_streams_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_streams_other_frame);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_streams_truncated);
 	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
@@ -1278,29 +1214,52 @@ static __always_inline int streams_ipv6_stream(struct __sk_buff *skb, void *data
 		stream_length_size = 0;
 		stream_length = 0;
 	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (stream_length_end > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_streams_gso_packet);
+	if (!(!stream_length_present || (stream_length_end + stream_length) == short_payload_end))
+		return fr_up(skb, reason_streams_another_frame);
 
-	return streams_ipv6_stream_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
-					short_pn_end, short_pn, short_payload_end, stream_id_size,
-					stream_id, stream_offset, stream_offset_end,
-					stream_length_present, stream_length_size, stream_length);
+	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_streams_gso_packet);
+
+	/* priority: {levels: 4, from: "short.dcid[0]"} */
+	__u64 priority_value = ld8(v_short->dcid);
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_length_end) ||
+	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_streams_partial_checksum);
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	return streams_fan2(skb, data, ip_end, udp_end, short_pn_size, short_pn_end, short_pn,
+			    short_payload_end, stream_id_size, stream_id, stream_offset,
+			    stream_length_end, priority);
 }
 
 static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_stream *stream;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
@@ -1337,8 +1296,24 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_streams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	return streams_ipv6_stream(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+	/* {name: "id", varint: "quic"}, */
+	stream = at_short_pn_end;
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated);
+	if ((short_pn_end + 1) > short_payload_end)
+		return fr_up(skb, reason_streams_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_streams_other_frame);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_streams_truncated);
+
+	return streams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size, short_pn_end,
+				 at_short_pn_end, short_pn, short_payload_end, stream_id_size,
+				 stream_id);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1356,17 +1331,8 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 		return fr_up(skb, reason_streams_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_streams_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_streams_link_broadcast);
-		return fr_up(skb, reason_streams_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == 0x800)
@@ -1652,10 +1618,8 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	st32((void *)&key + 36, ld32(short_4->dcid));
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
@@ -1739,36 +1703,17 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_id_end)
+static __always_inline int
+streams_4_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_id_end, __u64 stream_offset_size, __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 55;
 	struct hdr_short_4 *short_4 = data + 42;
 
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -1810,7 +1755,8 @@ static __always_inline int streams_4_ipv4_rest(struct __sk_buff *skb, void *data
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_4_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -1821,22 +1767,18 @@ static __always_inline int streams_4_ipv4_rest(struct __sk_buff *skb, void *data
 
 static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
+	void *at_stream_id_end;
 	struct hdr_short_4 *short_4 = data + 42;
 	struct hdr_stream *stream = data + 55;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_streams_4_truncated -
-		       reason_streams_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_streams_4_truncated -
-		      reason_streams_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, streams_4, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(streams, streams_4, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* short_4: { */
-	if ((void *)(short_4 + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (55ULL > udp_end)
+	if ((void *)(short_4 + 1) > data_end || 55ULL > udp_end)
 		return fr_up(skb, reason_streams_4_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
@@ -1863,9 +1805,7 @@ static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, voi
 	__u64 short_payload_end = udp_end - 16;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (56ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 56ULL > short_payload_end)
 		return fr_up(skb, reason_streams_4_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
@@ -1876,9 +1816,28 @@ static __always_inline int streams_4_ipv4(struct __sk_buff *skb, void *data, voi
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_4_truncated);
 	__u64 stream_id_end = fr_forget(skb, 56ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_4_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
 
 	return streams_4_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				   stream_id_size, stream_id, stream_id_end);
+				   stream_id_size, stream_id, stream_id_end, stream_offset_size,
+				   stream_offset);
 }
 
 /* What is the same for all receivers. */
@@ -2127,10 +2086,8 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v6(key.publisher.addr, ipv6->src, 0);
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v6(key.server.addr, ipv6->dst, 2);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 	st32((void *)&key + 36, ld32(short_4->dcid));
 	st32((void *)&key + 40, ld32(short_4->dcid + 4));
 	list = list_of_subscribers(&key);
@@ -2212,36 +2169,17 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					       __u64 ip_end, __u64 udp_end, __u64 short_payload_end,
-					       __u64 stream_id_size, __u64 stream_id,
-					       __u64 stream_id_end)
+static __always_inline int
+streams_4_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_payload_end, __u64 stream_id_size, __u64 stream_id,
+		    __u64 stream_id_end, __u64 stream_offset_size, __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 75;
 	struct hdr_short_4 *short_4 = data + 62;
 
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (stream_id_end > short_payload_end)
-		return fr_up(skb, reason_streams_4_truncated);
-
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_streams_4_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
@@ -2283,7 +2221,8 @@ static __always_inline int streams_4_ipv6_rest(struct __sk_buff *skb, void *data
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_4_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -2294,23 +2233,19 @@ static __always_inline int streams_4_ipv6_rest(struct __sk_buff *skb, void *data
 
 static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
+	void *at_stream_id_end;
 	struct hdr_short_4 *short_4 = data + 62;
 	struct hdr_stream *stream = data + 75;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_streams_4_truncated -
-		       reason_streams_truncated, reason_streams_4_ipv6_version -
-		       reason_streams_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_streams_4_truncated -
-		      reason_streams_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, streams_4, truncated),
+		       FR_APART(streams, streams_4, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(streams, streams_4, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* short_4: { */
-	if ((void *)(short_4 + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (75ULL > udp_end)
+	if ((void *)(short_4 + 1) > data_end || 75ULL > udp_end)
 		return fr_up(skb, reason_streams_4_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
@@ -2337,9 +2272,7 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 	__u64 short_payload_end = udp_end - 16;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
-	if (76ULL > short_payload_end)
+	if ((void *)(stream + 1) > data_end || 76ULL > short_payload_end)
 		return fr_up(skb, reason_streams_4_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, */
@@ -2350,9 +2283,28 @@ static __always_inline int streams_4_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_4_truncated);
 	__u64 stream_id_end = fr_forget(skb, 76ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_streams_4_truncated);
+	if (stream_id_end > short_payload_end)
+		return fr_up(skb, reason_streams_4_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_streams_4_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
 
 	return streams_4_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_payload_end,
-				   stream_id_size, stream_id, stream_id_end);
+				   stream_id_size, stream_id, stream_id_end, stream_offset_size,
+				   stream_offset);
 }
 
 SEC("tc") int prog_streams_4(struct __sk_buff *skb)
@@ -2370,17 +2322,8 @@ SEC("tc") int prog_streams_4(struct __sk_buff *skb)
 		return fr_up(skb, reason_streams_4_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_4_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_streams_4_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_streams_4_link_broadcast);
-		return fr_up(skb, reason_streams_4_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_4_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(streams, streams_4, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == 0x800)
@@ -2587,10 +2530,8 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
@@ -2670,35 +2611,15 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 }
 
 static __always_inline int
-datagrams_ipv4_datagram(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-			void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
+datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+		    __u64 short_payload_end, __u64 datagram_length_present,
+		    __u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -2722,7 +2643,8 @@ datagrams_ipv4_datagram(struct __sk_buff *skb, void *data, void *data_end, __u64
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= datagram_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= datagram_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
@@ -2735,20 +2657,16 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 {
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
+	struct hdr_datagram *datagram;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
-		       reason_streams_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_datagrams_truncated -
-		      reason_streams_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(streams, datagrams, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
@@ -2785,8 +2703,31 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	return datagrams_ipv4_datagram(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				       short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = at_short_pn_end;
+	if ((void *)(datagram + 1) > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if ((short_pn_end + 1) > short_payload_end)
+		return fr_up(skb, reason_datagrams_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_up(skb, reason_datagrams_other_frame);
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
+
+	return datagrams_ipv4_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
+				   short_pn_end, short_pn, short_payload_end,
+				   datagram_length_present, datagram_length_size, datagram_length);
 }
 
 /* What is the same for all receivers. */
@@ -2958,10 +2899,8 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v6(key.publisher.addr, ipv6->src, 0);
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v6(key.server.addr, ipv6->dst, 2);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 	st32((void *)&key + 36, ld32(v_short->dcid));
 	st32((void *)&key + 40, ld32(v_short->dcid + 4));
 	list = list_of_subscribers(&key);
@@ -3040,35 +2979,15 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 }
 
 static __always_inline int
-datagrams_ipv6_datagram(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end,
-			__u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-			void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
+datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, __u64 ip_end, __u64 udp_end,
+		    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+		    __u64 short_payload_end, __u64 datagram_length_present,
+		    __u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	datagram = at_short_pn_end;
-	if ((void *)(datagram + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if ((short_pn_end + 1) > short_payload_end)
-		return fr_up(skb, reason_datagrams_truncated);
-
-	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
-	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
-		return fr_up(skb, reason_datagrams_other_frame);
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -3092,7 +3011,8 @@ datagrams_ipv6_datagram(struct __sk_buff *skb, void *data, void *data_end, __u64
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= datagram_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= datagram_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
@@ -3105,21 +3025,17 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 {
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_datagram *datagram;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
-		       reason_streams_truncated, reason_datagrams_ipv6_version -
-		       reason_streams_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_datagrams_truncated -
-		      reason_streams_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated),
+		       FR_APART(streams, datagrams, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(streams, datagrams, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* fields: [for f in front {f}, {name: "pn_size", bits: 2}, {name: "dcid", bytes: 8}, ... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, */
@@ -3156,8 +3072,31 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_datagrams_truncated);
 	__u64 short_payload_end = udp_end - 16;
 
-	return datagrams_ipv6_datagram(skb, data, data_end, ip_end, udp_end, short_pn_size,
-				       short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
+	datagram = at_short_pn_end;
+	if ((void *)(datagram + 1) > data_end)
+		return fr_up(skb, reason_datagrams_truncated);
+	if ((short_pn_end + 1) > short_payload_end)
+		return fr_up(skb, reason_datagrams_truncated);
+
+	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
+	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
+		return fr_up(skb, reason_datagrams_other_frame);
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
+
+	return datagrams_ipv6_rest(skb, data, data_end, ip_end, udp_end, short_pn_size,
+				   short_pn_end, short_pn, short_payload_end,
+				   datagram_length_present, datagram_length_size, datagram_length);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
@@ -3175,17 +3114,8 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 		return fr_up(skb, reason_datagrams_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_datagrams_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_datagrams_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_datagrams_link_broadcast);
-		return fr_up(skb, reason_datagrams_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(streams, datagrams, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", {short: #short}, #frame] */
 	if (be16(&eth->type) == 0x800)

@@ -284,6 +284,25 @@ enum {
 	reason_relay_rule, reason_relay_muted, reason_relay_no_second, reason_relay_no_rule,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_relay_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_relay_other_host + of :
+			     skb->pkt_type == 1 ? reason_relay_link_broadcast + of :
+			     reason_relay_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated + of);
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_relay_not_ipv4 + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -300,21 +319,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_relay_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_relay_ipv4_total_length + of);
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_relay_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_relay_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_relay_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_relay_multicast + of);
-		return fr_up(skb, reason_relay_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_relay_multicast + of :
+			     reason_relay_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp + of);
 
@@ -327,9 +342,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated + of);
-	if ((at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
 		return fr_up(skb, reason_relay_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_relay_udp_length + of);
@@ -368,7 +381,7 @@ static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 i
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					    ld32(a->to.addr + 12) + 64);
+					   ld32(a->to.addr + 12) + 64);
 	int direct = a->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -427,7 +440,7 @@ static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					    ld32(c->to.addr + 12) + 64);
+					   ld32(c->to.addr + 12) + 64);
 	int direct = c->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -507,7 +520,8 @@ static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
 			if (!fr_is_v4(c->to.addr))
 				return fr_up(skb, reason_relay_address_family);
 			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+			      (partial >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_relay_partial_checksum);
@@ -526,9 +540,8 @@ static __always_inline int relay_rest(struct __sk_buff *skb, void *data,
 			key.id = be16(&msg->id);
 			enum fr_found found = find_second(&key, lease, 96, &c_2);
 			if (found != FR_FOUND)
-				return fr_up(skb,
-					     fr_unfound(found, reason_relay_no_second,
-							reason_relay_changing));
+				return fr_missed(skb, found, reason_relay_no_second,
+						 reason_relay_changing);
 		}
 		return relay_send_3(skb);
 	}
@@ -545,41 +558,24 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	fr_pull(skb, 45);
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
 	struct hdr_msg *msg = data + 42;
+	__u64 ipv4_end, udp_end;
 
 	/* relay: { */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_relay_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_relay_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_relay_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_relay_link_broadcast);
-		return fr_up(skb, reason_relay_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_relay_not_ipv4);
-	__u64 ipv4_end;
-	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
+	if (check_eth(skb, data, data_end, 0) ||
+	    check_ipv4(skb, data, data_end, 14, &ipv4_end, 0) ||
+	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
-	if ((void *)(msg + 1) > data_end)
+	if ((void *)(msg + 1) > data_end || 45ULL > udp_end)
 		return fr_up(skb, reason_relay_truncated);
-	if (45ULL > udp_end)
-		return fr_up(skb, reason_relay_truncated);
+
+	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_relay_gso_packet);
 
@@ -612,10 +608,10 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 				if (!fr_is_v4(a->to.addr))
 					return fr_up(skb, reason_relay_address_family);
 				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == 0x220028 ||
+				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 				      (partial >> 16) >= 45) ||
-				      !(skb->len <= ipv4_end ||
-					((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+				    !(skb->len <= ipv4_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 					return fr_up(skb, reason_relay_partial_checksum);
 				if (unlikely(!fr_fits(&a->hop_to, ipv4_end - 14)))
 					return fr_up(skb,
@@ -951,49 +947,31 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	fr_pull(skb, 45);
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
 	struct hdr_msg *msg = data + 42;
+	__u64 ipv4_end, udp_end;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_spread_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_spread_not_ipv4);
-	__u64 ipv4_end;
-	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, reason_spread_truncated -
-		       reason_relay_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, reason_spread_truncated -
-		      reason_relay_truncated))
+	if (check_eth(skb, data, data_end, FR_APART(relay, spread, vlan_tag)) ||
+	    check_ipv4(skb, data, data_end, 14, &ipv4_end, FR_APART(relay, spread, truncated)) ||
+	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end,
+		      FR_APART(relay, spread, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
-	if ((void *)(msg + 1) > data_end)
+	if ((void *)(msg + 1) > data_end || 45ULL > udp_end)
 		return fr_up(skb, reason_spread_truncated);
-	if (45ULL > udp_end)
-		return fr_up(skb, reason_spread_truncated);
+
+	/* stack: ["eth", "ipv4", "udp", "msg"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, ipv4_end);

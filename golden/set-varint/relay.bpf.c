@@ -118,9 +118,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -160,7 +158,7 @@ static __always_inline int change_ipv4_send(struct __sk_buff *skb, void *data, _
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-		odd_sum);
+					  odd_sum);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
@@ -235,13 +233,115 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 static __always_inline int
 change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
+		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end,
+		 void *at_stream_id_end, __u64 stream_offset_present, __u64 stream_offset_size,
+		 __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = data + 42;
 
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x3f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (stream_offset_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_change_gso_packet);
+
+	/* lookup: m: moves: ["stream.id"] */
+	struct val_moves *m;
+	struct key_moves key __attribute__((aligned(8))) = {};
+
+	key.id = stream_id;
+	enum fr_found found = find_moves(&key, lease, 0, &m);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_change_no_moves, reason_change_changing);
+
+	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
+	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
+		if (m->other > fr_varint_room(stream_id_size))
+			return fr_up(skb, reason_change_unfit_stream_id);
+		if (!stream_offset_present ||
+		    (stream_offset + (__u64)m->by) > fr_varint_room(stream_offset_size))
+			return fr_up(skb, reason_change_unfit_stream_offset);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      (partial >> 16) >= stream_offset_end))
+			return fr_up(skb, reason_change_partial_checksum);
+		if (data + 44 > data_end)
+			return fr_up(skb, reason_change_truncated);
+		if (at_stream_id_end + 1 > data_end)
+			return fr_up(skb, reason_change_truncated);
+		return change_ipv4_send(skb, data, stream_id_size, stream_id, stream_id_end,
+					at_stream_id_end, stream_offset_size, stream_offset,
+					partial, m);
+	}
+
+	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
+	if (m->other > fr_varint_room(stream_id_size))
+		return fr_up(skb, reason_change_unfit_stream_id);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
+	      (partial_2 >> 16) >= stream_offset_end))
+		return fr_up(skb, reason_change_partial_checksum);
+	if (data + 44 > data_end)
+		return fr_up(skb, reason_change_truncated);
+	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+}
+
+static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+				       const struct fr_lease *lease)
+{
+	void *at_stream_id_end;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_stream *stream = data + 42;
+	__u64 udp_end;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_change_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_change_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_change_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_change_fragment);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
+		return fr_up(skb, reason_change_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_change_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_change_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_change_multicast :
+			     reason_change_martian_destination);
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_change_not_udp);
+	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+		return TC_ACT_UNSPEC;
+
 	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end || 43ULL > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_change_stream_type);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 43, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_change_truncated);
+	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -260,117 +360,10 @@ change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		stream_offset_size = 0;
 		stream_offset = 0;
 	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
-	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x3f));
-	if (at_stream_offset_end > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (stream_offset_end > udp_end)
-		return fr_up(skb, reason_change_truncated);
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_change_gso_packet);
-
-	/* lookup: m: moves: ["stream.id"] */
-	struct val_moves *m;
-	{
-		struct key_moves key __attribute__((aligned(8))) = {};
-
-		key.id = stream_id;
-		enum fr_found found = find_moves(&key, lease, 0, &m);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_change_no_moves,
-						reason_change_changing));
-	}
-
-	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
-	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
-		if (m->other > fr_varint_room(stream_id_size))
-			return fr_up(skb, reason_change_unfit_stream_id);
-		if (!stream_offset_present ||
-		    (stream_offset + (__u64)m->by) > fr_varint_room(stream_offset_size))
-			return fr_up(skb, reason_change_unfit_stream_offset);
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_offset_end))
-			return fr_up(skb, reason_change_partial_checksum);
-		if (data + 44 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (at_stream_id_end + 1 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		return change_ipv4_send(skb, data, stream_id_size, stream_id, stream_id_end,
-					at_stream_id_end, stream_offset_size, stream_offset,
-					partial, m);
-	}
-
-	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-	if (m->other > fr_varint_room(stream_id_size))
-		return fr_up(skb, reason_change_unfit_stream_id);
-	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= stream_offset_end))
-		return fr_up(skb, reason_change_partial_checksum);
-	if (data + 44 > data_end)
-		return fr_up(skb, reason_change_truncated);
-	return change_ipv4_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
-}
-
-static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
-				       const struct fr_lease *lease)
-{
-	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_stream *stream = data + 42;
-
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_change_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_change_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_change_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_change_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_change_ipv4_total_length);
-	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
-		return fr_up(skb, reason_change_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_change_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
-		return TC_ACT_UNSPEC;
-
-	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (43ULL > udp_end)
-		return fr_up(skb, reason_change_truncated);
-
-	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
-		return fr_up(skb, reason_change_stream_type);
-	__u64 stream_id;
-	__u64 stream_id_size = fr_varint(data + 43, data_end, &stream_id);
-	if (!stream_id_size)
-		return fr_up(skb, reason_change_truncated);
-	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
 
 	return change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
-				stream_id_end);
+				stream_id_end, at_stream_id_end, stream_offset_present,
+				stream_offset_size, stream_offset);
 }
 
 static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, __u64 stream_id_size,
@@ -400,7 +393,7 @@ static __always_inline int change_ipv6_send(struct __sk_buff *skb, void *data, _
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 		(__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
-		odd_sum);
+					  odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_odd64(stream_id) + odd_sum_2);
@@ -478,14 +471,13 @@ static __always_inline int
 change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		 __u64 udp_end, __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end,
 		 void *at_stream_id_end, __u64 stream_offset_present, __u64 stream_offset_size,
-		 __u64 stream_offset)
+		 __u64 stream_offset, __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	struct hdr_stream *stream = data + 62;
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -498,16 +490,12 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 	/* lookup: m: moves: ["stream.id"] */
 	struct val_moves *m;
-	{
-		struct key_moves key __attribute__((aligned(8))) = {};
+	struct key_moves key __attribute__((aligned(8))) = {};
 
-		key.id = stream_id;
-		enum fr_found found = find_moves(&key, lease, 0, &m);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_change_no_moves,
-						reason_change_changing));
-	}
+	key.id = stream_id;
+	enum fr_found found = find_moves(&key, lease, 0, &m);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_change_no_moves, reason_change_changing);
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
 	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
@@ -519,7 +507,8 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_change_udp_checksum);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_offset_end))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      (partial >> 16) >= stream_offset_end))
 			return fr_up(skb, reason_change_partial_checksum);
 		if (data + 64 > data_end)
 			return fr_up(skb, reason_change_truncated);
@@ -536,7 +525,8 @@ change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_change_udp_checksum);
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c || (partial_2 >> 16) >= stream_offset_end))
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
+	      (partial_2 >> 16) >= stream_offset_end))
 		return fr_up(skb, reason_change_partial_checksum);
 	if (data + 64 > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -549,6 +539,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	void *at_stream_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_stream *stream = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -561,23 +552,18 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_change_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (63ULL > udp_end)
+	if ((void *)(stream + 1) > data_end || 63ULL > udp_end)
 		return fr_up(skb, reason_change_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -606,10 +592,11 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		stream_offset_size = 0;
 		stream_offset = 0;
 	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
 	return change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
 				stream_id_end, at_stream_id_end, stream_offset_present,
-				stream_offset_size, stream_offset);
+				stream_offset_size, stream_offset, stream_offset_end);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -629,13 +616,10 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_change_other_host :
+			     skb->pkt_type == 1 ? reason_change_link_broadcast :
+			     reason_change_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 

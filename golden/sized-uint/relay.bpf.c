@@ -155,9 +155,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_change_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_change_udp_length);
@@ -343,20 +341,6 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 {
 	struct hdr_short *v_short = data + 42;
 
-	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
-	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) { /* rule */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			key.pn = short_pn;
-			val.wide = short_wide & fr_room(short_pn_size);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_change_full_seen);
-		}
-		return change_ipv4_send(skb);
-	}
-
 	/* when: "short.form & 16 != 0" */
 	struct val_numbers *n;
 	if (!(((be8(&v_short->form_pn_size) >> 2) & 16) == 0)) { /* rule */
@@ -376,7 +360,7 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 			if (!short_wide_present || (short_wide + 1) > fr_room(short_wide_size))
 				return fr_up(skb, reason_change_unfit_short_wide);
 			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == 0x220028 ||
+			if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 			      (partial >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
 			return change_ipv4_send_2(skb, data, short_pn_end, short_wide_size,
@@ -401,7 +385,7 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		if (fr_has(n_2)) { /* rule */
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 			      (partial_2 >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
 			return change_ipv4_send_3(skb, data, short_pn_size, short_pn, partial_2,
@@ -417,16 +401,16 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		key.pn = short_pn;
 		enum fr_found found = find_numbers(&key, lease, 32, &n_3);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_change_no_numbers,
-						reason_change_changing));
+			return fr_missed(skb, found, reason_change_no_numbers,
+					 reason_change_changing);
 	}
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
 	if (n_3->other > fr_room(short_pn_size))
 		return fr_up(skb, reason_change_unfit_short_pn);
 	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == 0x220028 || (partial_3 >> 16) >= short_small_end))
+	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
+	      (partial_3 >> 16) >= short_small_end))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv4_send_4(skb, data, short_pn_size, short_pn, partial_3, n_3);
 }
@@ -434,7 +418,7 @@ static __always_inline int change_ipv4_rest_2(struct __sk_buff *skb, void *data,
 static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 udp_end,
 					    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					    __u64 short_wide_present)
+					    __u64 short_wide_present, __u64 short_wide_size)
 {
 	void *at_short_wide_end;
 	void *at_short_small_end;
@@ -442,14 +426,6 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 	struct hdr_udp *udp = data + 34;
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	__u64 short_wide_size;
-	if (short_wide_present) { /* wide */
-		short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
-		if (short_wide_size > 8)
-			return fr_up(skb, reason_change_short_wide);
-	} else {
-		short_wide_size = 0;
-	}
 	__u64 short_wide_end = fr_forget(skb, short_pn_end + short_wide_size);
 	at_short_wide_end = fr_pin(data + fr_bound(short_wide_end, 0x3f));
 	if (at_short_wide_end > data_end)
@@ -497,6 +473,20 @@ static __always_inline int change_ipv4_rest(struct __sk_buff *skb, void *data, v
 		return fr_drop(skb->len, reason_change_high);
 	}
 
+	/* {when: "short.form & 32 != 0", do: [{learn: seen: {key: ["short.pn"], value: ["low(... */
+	if (!(((be8(&v_short->form_pn_size) >> 2) & 32) == 0)) { /* rule */
+		{
+			struct key_seen key __attribute__((aligned(8))) = {};
+			struct val_seen val __attribute__((aligned(8))) = {};
+
+			key.pn = short_pn;
+			val.wide = short_wide & fr_room(short_pn_size);
+			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+				return fr_up(skb, reason_change_full_seen);
+		}
+		return change_ipv4_send(skb);
+	}
+
 	return change_ipv4_rest_2(skb, data, lease, short_pn_size, short_pn_end, short_pn,
 				  short_wide_present, short_wide_size, short_wide, short_small_end);
 }
@@ -507,6 +497,7 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	void *at_short_pn_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short *v_short = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -519,33 +510,26 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_change_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_change_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_change_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_change_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (47ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 47ULL > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
 	if (short_pn_size > 4)
@@ -563,9 +547,17 @@ static __always_inline int change_ipv4(struct __sk_buff *skb, void *data, void *
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
 	__u64 short_wide_present = !(((be8(&v_short->form_pn_size) >> 2) & 16) == 0);
+	__u64 short_wide_size;
+	if (short_wide_present) { /* wide */
+		short_wide_size = (be8(&v_short->form_pn_size) >> 2) & 15;
+		if (short_wide_size > 8)
+			return fr_up(skb, reason_change_short_wide);
+	} else {
+		short_wide_size = 0;
+	}
 
 	return change_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-				short_pn, short_wide_present);
+				short_pn, short_wide_present, short_wide_size);
 }
 
 static __always_inline int change_ipv6_send(struct __sk_buff *skb)
@@ -749,9 +741,8 @@ static __always_inline int change_ipv6_rest_3(struct __sk_buff *skb, void *data,
 		key.pn = short_pn;
 		enum fr_found found = find_numbers(&key, lease, 32, &n);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_change_no_numbers,
-						reason_change_changing));
+			return fr_missed(skb, found, reason_change_no_numbers,
+					 reason_change_changing);
 	}
 
 	/* do: [{set: "short.pn": "n.other"}, "pass"] */
@@ -760,7 +751,7 @@ static __always_inline int change_ipv6_rest_3(struct __sk_buff *skb, void *data,
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_change_udp_checksum);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= short_small_end))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= short_small_end))
 		return fr_up(skb, reason_change_partial_checksum);
 	return change_ipv6_send_4(skb, data, short_pn_size, short_pn, partial, n);
 }
@@ -795,7 +786,7 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 			if (be16(&udp->checksum) == 0)
 				return fr_up(skb, reason_change_udp_checksum);
 			__u64 partial = fr_partial(skb);
-			if (!(partial == 0 || partial == 0x36003c ||
+			if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 			      (partial >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
 			return change_ipv6_send_2(skb, data, short_pn_end, short_wide_size,
@@ -823,7 +814,7 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 
 			/* {emit: changed: {was: "short.pn", now: "number"}}, "pass"] */
 			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 			      (partial_2 >> 16) >= short_small_end))
 				return fr_up(skb, reason_change_partial_checksum);
 			return change_ipv6_send_3(skb, data, short_pn_size, short_pn, partial_2,
@@ -834,10 +825,10 @@ static __always_inline int change_ipv6_rest_2(struct __sk_buff *skb, void *data,
 	return change_ipv6_rest_3(skb, data, lease, short_pn_size, short_pn, short_small_end);
 }
 
-static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    const struct fr_lease *lease, __u64 udp_end,
-					    __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
-					    __u64 short_wide_present, __u64 short_wide_size)
+static __always_inline int
+change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
+		 __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, __u64 short_pn,
+		 __u64 short_wide_present, __u64 short_wide_size, __u64 short_wide_end)
 {
 	void *at_short_wide_end;
 	void *at_short_small_end;
@@ -845,7 +836,6 @@ static __always_inline int change_ipv6_rest(struct __sk_buff *skb, void *data, v
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "wide", bytes: "form & 15", max: 8, type: "uint", when: "form & 16 != 0"}, */
-	__u64 short_wide_end = fr_forget(skb, short_pn_end + short_wide_size);
 	at_short_wide_end = fr_pin(data + fr_bound(short_wide_end, 0x7f));
 	if (at_short_wide_end > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -916,6 +906,7 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	void *at_short_pn_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short *v_short = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
@@ -928,23 +919,18 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_change_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_change_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_change_multicast);
-		return fr_up(skb, reason_change_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_change_multicast :
+			     reason_change_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_change_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_change_truncated);
-	if (67ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 67ULL > udp_end)
 		return fr_up(skb, reason_change_truncated);
 	__u64 short_pn_size = (be8(&v_short->form_pn_size) & 3) + 1;
 	if (short_pn_size > 4)
@@ -970,9 +956,10 @@ static __always_inline int change_ipv6(struct __sk_buff *skb, void *data, void *
 	} else {
 		short_wide_size = 0;
 	}
+	__u64 short_wide_end = fr_forget(skb, short_pn_end + short_wide_size);
 
 	return change_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-				short_pn, short_wide_present, short_wide_size);
+				short_pn, short_wide_present, short_wide_size, short_wide_end);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -992,13 +979,10 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_change_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_change_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_change_link_broadcast);
-		return fr_up(skb, reason_change_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_change_other_host :
+			     skb->pkt_type == 1 ? reason_change_link_broadcast :
+			     reason_change_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 

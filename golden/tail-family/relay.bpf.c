@@ -139,9 +139,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -163,6 +161,9 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, _
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
+
+	if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
@@ -217,6 +218,9 @@ forward_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
+	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
+
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
 			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) + 0x1100,
@@ -265,6 +269,9 @@ static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now,
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 40;
+
+	if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
@@ -322,6 +329,9 @@ static __always_inline int forward_send_ipv6_2(struct __sk_buff *skb, __u64 now,
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 86, udp_checksum_at = 60;
+
+	if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
@@ -390,9 +400,9 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
@@ -402,7 +412,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -496,8 +506,8 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 34;
-	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_eth *eth = data;
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
 	if (be16(&udp->dst_port) == 0x1b5a) { /* rule */
@@ -507,46 +517,32 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_gso_packet);
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			const __u32 headers_len = 42, udp_checksum_at = 40;
-			__be32 eth_type_to_ecn = ld32(&eth->type);
-			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-			__be16 old_udp_length = ld16(&udp->length);
-			__be32 old_ipv4_src = ld32(ipv4->src);
-			__be32 old_ipv4_dst = ld32(ipv4->dst);
-			__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-				0x1100;
-			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
-							  ld16(&udp->checksum), udp_old_pseudo,
-							  (__u64)ld32(&udp->src_port) +
-							  old_udp_length);
-			udp_csum.optional = 1;
-			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-				((__u64)ld32(&ipv4->total_length) +
-				 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-				 old_ipv4_dst) + ipv4_ttl_protocol;
-			return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, 0,
-						   udp_csum, ip_sum, eth_type_to_ecn,
-						   ipv4_ttl_protocol);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		const __u32 headers_len = 42, udp_checksum_at = 40;
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			0x1100;
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
+		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+			return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, 0,
+						   udp_csum, ip_sum, eth_type_to_ecn,
+						   ipv4_ttl_protocol);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_forward_udp_checksum);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
 		return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, FR_TO_IPV6,
 					   udp_csum, bpf_htons(0x86dd), ipv6_version_to_flow_label,
 					   bpf_htons(0x1140));
@@ -557,7 +553,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
 		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 42))
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) || (partial_2 >> 16) >= 42))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
@@ -572,7 +568,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len_2 = udp_end - 42;
 	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == 0x220028 ||
+	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
 	      ((partial_3 >> 16) >= 42 && (partial_3 & 0xffff) < ((42ULL + payload_len_2) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -588,6 +584,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_eth *eth = data;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -600,44 +597,33 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct val_by_client *p;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_by_client,
-						reason_forward_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_by_client(&key, lease, 0, &p, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) { /* rule */
@@ -647,45 +633,31 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_gso_packet);
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 			return fr_up(skb, reason_forward_partial_checksum);
-		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			const __u32 headers_len = 42, udp_checksum_at = 40;
-			__be32 eth_type_to_ecn = ld32(&eth->type);
-			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-			__be16 old_udp_length = ld16(&udp->length);
-			__be32 old_ipv4_src = ld32(ipv4->src);
-			__be32 old_ipv4_dst = ld32(ipv4->dst);
-			__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-				0x1100;
-			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
-							  ld16(&udp->checksum), udp_old_pseudo,
-							  (__u64)ld32(&udp->src_port) +
-							  old_udp_length);
-			udp_csum.optional = 1;
-			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-				((__u64)ld32(&ipv4->total_length) +
-				 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-				 old_ipv4_dst) + ipv4_ttl_protocol;
-			return forward_send_ipv4(skb, now, payload_len, p, headers_len, 0, udp_csum,
-						 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		const __u32 headers_len = 42, udp_checksum_at = 40;
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			0x1100;
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
+		if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+			return forward_send_ipv4(skb, now, payload_len, p, headers_len, 0, udp_csum,
+						 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_forward_udp_checksum);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
 		return forward_send_ipv6(skb, now, payload_len, p, headers_len, FR_TO_IPV6,
 					 udp_csum, bpf_htons(0x86dd), ipv6_version_to_flow_label,
 					 bpf_htons(0x1140));
@@ -817,8 +789,8 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 					     __u64 ip_end, __u64 udp_end, struct val_by_client *p)
 {
 	struct hdr_udp *udp = data + 54;
-	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_eth *eth = data;
 
 	/* {match: "udp.dst_port": 7002, do: [{push: long: {id: 1, a: 2, b: 3, c: 4}}, {send: ... */
 	if (be16(&udp->dst_port) == 0x1b5a) { /* rule */
@@ -828,45 +800,33 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_forward_gso_packet);
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 72ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			const __u32 headers_len = 62, udp_checksum_at = 60;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-				fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
-			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
-							  ld16(&udp->checksum), udp_old_pseudo,
-							  (__u64)ld32(&udp->src_port) +
-							  old_udp_length);
-			return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, 0,
-						   udp_csum, eth_type, ipv6_version_to_flow_label,
-						   ipv6_next_header_hop_limit);
-		}
-		if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		const __u32 headers_len = 62, udp_checksum_at = 60;
-		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8000000ULL | 0x4500ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
+		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			return forward_send_ipv6_2(skb, now, payload_len, p, headers_len, 0,
+						   udp_csum, eth_type, ipv6_version_to_flow_label,
+						   ipv6_next_header_hop_limit);
+		}
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8000000ULL | 0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 		return forward_send_ipv4_2(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
 					   udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
@@ -877,7 +837,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
 		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x36003c || (partial_2 >> 16) >= 62))
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) || (partial_2 >> 16) >= 62))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
@@ -894,7 +854,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len_2 = udp_end - 62;
 	__u64 partial_3 = fr_partial(skb);
-	if (!(partial_3 == 0 || partial_3 == 0x36003c ||
+	if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
 	      ((partial_3 >> 16) >= 62 && (partial_3 & 0xffff) < ((62ULL + payload_len_2) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -910,6 +870,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_eth *eth = data;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
@@ -922,34 +883,25 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_forward_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast);
-		return fr_up(skb, reason_forward_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_forward_multicast :
+			     reason_forward_martian_destination);
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: by_client: ["udp.src", "udp.dst"] */
 	struct val_by_client *p;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_by_client,
-						reason_forward_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	enum fr_found found = find_by_client(&key, lease, 0, &p, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_by_client, reason_forward_changing);
 
 	/* {match: "udp.dst_port": 7001, do: [{push: short: id: 1}, {send: {from: "p.local", t... */
 	if (be16(&udp->dst_port) == 0x1b59) { /* rule */
@@ -959,45 +911,33 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 			return fr_up(skb, reason_forward_gso_packet);
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
-		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_peer, 52ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-			const __u32 headers_len = 62, udp_checksum_at = 60;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-				fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
-			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
-							  ld16(&udp->checksum), udp_old_pseudo,
-							  (__u64)ld32(&udp->src_port) +
-							  old_udp_length);
-			return forward_send_ipv6(skb, now, payload_len, p, headers_len, 0, udp_csum,
-						 eth_type, ipv6_version_to_flow_label,
-						 ipv6_next_header_hop_limit);
-		}
-		if (unlikely(!fr_fits(&p->hop_peer, 32ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
-		const __u32 headers_len = 62, udp_checksum_at = 60;
-		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8000000ULL | 0x4500ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
+		if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			return forward_send_ipv6(skb, now, payload_len, p, headers_len, 0, udp_csum,
+						 eth_type, ipv6_version_to_flow_label,
+						 ipv6_next_header_hop_limit);
+		}
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8000000ULL | 0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 		return forward_send_ipv4(skb, now, payload_len, p, headers_len, FR_TO_IPV4,
 					 udp_csum, ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
@@ -1023,13 +963,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_forward_other_host :
+			     skb->pkt_type == 1 ? reason_forward_link_broadcast :
+			     reason_forward_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 

@@ -79,6 +79,23 @@ enum {
 	reason_open_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_open_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_open_other_host + of :
+			     skb->pkt_type == 1 ? reason_open_link_broadcast + of :
+			     reason_open_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_open_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -95,21 +112,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_open_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_open_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_open_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_open_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_open_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_open_multicast + of);
-		return fr_up(skb, reason_open_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_open_multicast + of :
+			     reason_open_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_open_not_udp + of);
 
@@ -122,9 +135,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_open_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_open_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_open_udp_length + of);
@@ -149,18 +160,14 @@ static __always_inline int open_ipv4_send(struct __sk_buff *skb)
 static __always_inline int open_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_sealed *sealed = data + 42;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* sealed: { */
-	if ((void *)(sealed + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
-	if (48ULL > udp_end)
+	if ((void *)(sealed + 1) > data_end || 48ULL > udp_end)
 		return fr_up(skb, reason_open_truncated);
 
 	/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload... */
@@ -200,11 +207,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_open_ipv6_payload_length + of);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_open_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_open_multicast + of);
-		return fr_up(skb, reason_open_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_open_multicast + of :
+			     reason_open_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_open_not_udp + of);
 
@@ -223,18 +228,14 @@ static __always_inline int open_ipv6_send(struct __sk_buff *skb)
 static __always_inline int open_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_sealed *sealed = data + 62;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* sealed: { */
-	if ((void *)(sealed + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
-	if (68ULL > udp_end)
+	if ((void *)(sealed + 1) > data_end || 68ULL > udp_end)
 		return fr_up(skb, reason_open_truncated);
 
 	/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload... */
@@ -273,17 +274,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		return fr_up(skb, reason_open_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_open_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_open_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_open_link_broadcast);
-		return fr_up(skb, reason_open_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_open_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "sealed"] */
 	if (be16(&eth->type) == 0x800)
@@ -317,9 +309,7 @@ static __always_inline int check_ping(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ping *ping = data + at;
 
-	if ((void *)(ping + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if ((at + sizeof(*ping)) > udp_end)
+	if ((void *)(ping + 1) > data_end || (at + sizeof(*ping)) > udp_end)
 		return fr_up(skb, reason_echo_truncated);
 	if (be8(&ping->kind) != 9)
 		return fr_up(skb, reason_echo_ping_kind);
@@ -341,13 +331,10 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb)
 
 static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_echo_truncated -
-		       reason_open_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_echo_truncated -
-		      reason_open_truncated))
+	__u64 ip_end, udp_end;
+
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(open, echo, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(open, echo, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* ping: { */
@@ -369,13 +356,10 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb)
 
 static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_echo_truncated -
-		       reason_open_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_echo_truncated -
-		      reason_open_truncated))
+	__u64 ip_end, udp_end;
+
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(open, echo, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(open, echo, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* ping: { */
@@ -402,17 +386,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		return fr_up(skb, reason_echo_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_echo_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_echo_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_echo_link_broadcast);
-		return fr_up(skb, reason_echo_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(open, echo, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "ping"] */
 	if (be16(&eth->type) == 0x800)

@@ -173,6 +173,23 @@ enum {
 	reason_echo_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_echo_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_echo_other_host + of :
+			     skb->pkt_type == 1 ? reason_echo_link_broadcast + of :
+			     reason_echo_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -189,21 +206,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_echo_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_echo_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_echo_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_echo_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_echo_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_echo_multicast + of);
-		return fr_up(skb, reason_echo_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_echo_multicast + of :
+			     reason_echo_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_echo_not_udp + of);
 
@@ -216,9 +229,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_echo_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_echo_udp_length);
@@ -251,9 +262,9 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
@@ -312,18 +323,16 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) { /* rule */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_echo_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_echo_gso_packet);
@@ -367,11 +376,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_echo_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_echo_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_echo_multicast + of);
-		return fr_up(skb, reason_echo_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_echo_multicast + of :
+			     reason_echo_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_echo_not_udp + of);
 
@@ -456,18 +463,16 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct bpf_fib_lookup fib_2;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
 	if (be16(&udp->dst_port) == 7) { /* rule */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_echo_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_echo_udp_checksum);
@@ -518,17 +523,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		return fr_up(skb, reason_echo_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_echo_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_echo_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_echo_link_broadcast);
-		return fr_up(skb, reason_echo_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_echo_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -611,34 +607,26 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_route_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_route_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_route_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_route_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_route_multicast :
+			     reason_route_martian_destination);
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.dst, ld32(ipv4->dst));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_ways,
-						reason_route_changing));
-	}
+	fr_put_v4(key.dst, ld32(ipv4->dst));
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv4->ttl) <= 1)
@@ -700,24 +688,18 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_route_multicast);
-		return fr_up(skb, reason_route_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_route_multicast :
+			     reason_route_martian_destination);
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.dst, ipv6->dst, 0);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_ways,
-						reason_route_changing));
-	}
+	fr_put_v6(key.dst, ipv6->dst, 0);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -746,17 +728,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		return fr_up(skb, reason_route_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_route_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_route_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_route_link_broadcast);
-		return fr_up(skb, reason_route_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(echo, route, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip"] */
 	if (be16(&eth->type) == 0x800)
@@ -794,9 +767,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_spread_udp_length);
@@ -910,8 +881,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
@@ -975,17 +945,15 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 
 static __always_inline int spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
-		       reason_echo_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
+	__u64 ip_end, udp_end;
+
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(echo, spread, truncated)) ||
+	    check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan1(skb, data, ip_end);
@@ -1091,8 +1059,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	fr_put_v6(key.server.addr, ipv6->dst, 0);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
@@ -1155,18 +1122,16 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 
 static __always_inline int spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_spread_truncated -
-		       reason_echo_truncated, reason_spread_ipv6_version -
-		       reason_echo_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
+	__u64 ip_end, udp_end;
+
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(echo, spread, truncated),
+		       FR_APART(echo, spread, ipv6_version)) ||
+	    check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_spread_partial_checksum);
 	return spread_fan2(skb, data, ip_end);
@@ -1187,17 +1152,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(echo, spread, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)

@@ -226,6 +226,23 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_forward_vlan_tag + of);
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_forward_other_host + of :
+			     skb->pkt_type == 1 ? reason_forward_link_broadcast + of :
+			     reason_forward_link_multicast + of);
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -242,21 +259,17 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_forward_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_forward_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_forward_multicast + of);
-		return fr_up(skb, reason_forward_martian_destination + of);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_forward_multicast + of :
+			     reason_forward_martian_destination + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_forward_not_udp + of);
 
@@ -269,9 +282,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length + of);
@@ -303,9 +314,9 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
@@ -315,9 +326,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src + old_ipv4_dst) +
-					  (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
-					  ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) +
-					  64);
+					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
+					 ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) + 64);
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -412,36 +422,28 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
+	struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		fr_put_v4(key.inside.addr, ld32(ipv4->dst));
-		key.inside.port = be16(&udp->dst_port);
-		enum fr_found found = find_flows(&key, lease, 0, &f, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_flows,
-						reason_forward_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.inside, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_flows(&key, lease, 0, &f, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_flows, reason_forward_changing);
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
 	if (fr_is_v4(f->outside.addr) != fr_is_v4(f->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (fr_is_v4(f->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_forward_gso_packet);
@@ -456,7 +458,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -482,11 +484,9 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_forward_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_forward_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_forward_multicast + of);
-		return fr_up(skb, reason_forward_martian_destination + of);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_forward_multicast + of :
+			     reason_forward_martian_destination + of);
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_forward_not_udp + of);
 
@@ -617,36 +617,28 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: f: flows: ["udp.src", "udp.dst"] */
 	struct val_flows *f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
+	struct key_flows key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		fr_put_v6(key.inside.addr, ipv6->dst, 2);
-		key.inside.port = be16(&udp->dst_port);
-		enum fr_found found = find_flows(&key, lease, 0, &f, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_forward_no_flows,
-						reason_forward_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.inside, ipv6->dst, be16(&udp->dst_port), 2);
+	enum fr_found found = find_flows(&key, lease, 0, &f, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_forward_no_flows, reason_forward_changing);
 
 	/* do: [{set: "ip.dscp": "low(f.out, 6)"}, {send: {from: "f.outside", to: "f.peer"}}] */
 	if (fr_is_v4(f->outside.addr) != fr_is_v4(f->peer.addr))
 		return fr_up(skb, reason_forward_address_family);
 	if (!fr_is_v4(f->peer.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_forward_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_forward_udp_checksum);
@@ -663,7 +655,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_forward_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -688,17 +680,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		return fr_up(skb, reason_forward_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_forward_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_forward_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_forward_link_broadcast);
-		return fr_up(skb, reason_forward_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -737,9 +720,7 @@ static __always_inline int check_msg(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_msg *msg = data + at;
 
-	if ((void *)(msg + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
-	if ((at + sizeof(*msg)) > udp_end)
+	if ((void *)(msg + 1) > data_end || (at + sizeof(*msg)) > udp_end)
 		return fr_up(skb, reason_tunnels_truncated);
 	if (be16(&msg->flow) < 0x100)
 		return fr_up(skb, reason_tunnels_msg_flow);
@@ -775,8 +756,7 @@ static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(t->local.addr + 12) + ld32(t->remote.addr + 12) +
-					  64);
+					 ld32(t->local.addr + 12) + ld32(t->remote.addr + 12) + 64);
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -875,14 +855,11 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_msg *msg = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tunnels_truncated -
-		       reason_forward_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_tunnels_truncated -
-		      reason_forward_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(forward, tunnels, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(forward, tunnels, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
@@ -891,23 +868,19 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 
 	/* lookup: t: ids: ["msg.flow"] */
 	struct val_ids *t;
-	{
-		struct key_ids key __attribute__((aligned(8))) = {};
+	struct key_ids key __attribute__((aligned(8))) = {};
 
-		key.first = be16(&msg->flow);
-		enum fr_found found = find_ids(&key, lease, 0, &t, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tunnels_no_ids,
-						reason_tunnels_changing));
-	}
+	key.first = be16(&msg->flow);
+	enum fr_found found = find_ids(&key, lease, 0, &t, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_tunnels_no_ids, reason_tunnels_changing);
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
 	if (fr_is_v4(t->local.addr) != fr_is_v4(t->remote.addr))
 		return fr_up(skb, reason_tunnels_address_family);
 	if (fr_is_v4(t->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 44) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 44) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (unlikely(!fr_fits(&t->hop_remote, ip_end - 14)))
@@ -916,7 +889,7 @@ static __always_inline int tunnels_ipv4(struct __sk_buff *skb, void *data, void 
 	}
 	__u64 payload_len = udp_end - 44;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 44 && (partial_2 & 0xffff) < ((44ULL + payload_len) - 1))))
 		return fr_up(skb, reason_tunnels_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1053,15 +1026,12 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_msg *msg = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tunnels_truncated -
-		       reason_forward_truncated, reason_tunnels_ipv6_version -
-		       reason_forward_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_tunnels_truncated -
-		      reason_forward_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(forward, tunnels, truncated),
+		       FR_APART(forward, tunnels, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(forward, tunnels, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: msg: fields: [{name: "flow", bits: 16, is: >=0x100}] */
@@ -1070,23 +1040,19 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 
 	/* lookup: t: ids: ["msg.flow"] */
 	struct val_ids *t;
-	{
-		struct key_ids key __attribute__((aligned(8))) = {};
+	struct key_ids key __attribute__((aligned(8))) = {};
 
-		key.first = be16(&msg->flow);
-		enum fr_found found = find_ids(&key, lease, 0, &t, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tunnels_no_ids,
-						reason_tunnels_changing));
-	}
+	key.first = be16(&msg->flow);
+	enum fr_found found = find_ids(&key, lease, 0, &t, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_tunnels_no_ids, reason_tunnels_changing);
 
 	/* do: [{send: {from: "t.local", to: "t.remote"}}] */
 	if (fr_is_v4(t->local.addr) != fr_is_v4(t->remote.addr))
 		return fr_up(skb, reason_tunnels_address_family);
 	if (!fr_is_v4(t->remote.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 64))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 64))
 			return fr_up(skb, reason_tunnels_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_tunnels_udp_checksum);
@@ -1098,7 +1064,7 @@ static __always_inline int tunnels_ipv6(struct __sk_buff *skb, void *data, void 
 	}
 	__u64 payload_len = udp_end - 64;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 64 && (partial_2 & 0xffff) < ((64ULL + payload_len) - 1))))
 		return fr_up(skb, reason_tunnels_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1123,17 +1089,8 @@ SEC("tc") int prog_tunnels(struct __sk_buff *skb)
 		return fr_up(skb, reason_tunnels_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tunnels_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tunnels_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tunnels_link_broadcast);
-		return fr_up(skb, reason_tunnels_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tunnels_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(forward, tunnels, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
 	if (be16(&eth->type) == 0x800)
@@ -1167,9 +1124,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_known_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_known_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_known_udp_length);
@@ -1187,27 +1142,20 @@ static __always_inline int known_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_known_truncated -
-		       reason_forward_truncated))
-		return TC_ACT_UNSPEC;
-	if (check_udp_2(skb, data, data_end, ip_end, 34))
+
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(forward, known, truncated)) ||
+	    check_udp_2(skb, data, data_end, ip_end, 34))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_known_no_peers,
-						reason_known_changing));
-	}
+	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_peers(&key, lease, 0, &p, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_known_no_peers, reason_known_changing);
 
 	/* when: "udp.dst.port == p.client.port" */
 	if (be16(&udp->dst_port) != p->client.port)
@@ -1222,28 +1170,22 @@ static __always_inline int known_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_known_truncated -
-		       reason_forward_truncated, reason_known_ipv6_version -
-		       reason_forward_ipv6_version))
-		return TC_ACT_UNSPEC;
-	if (check_udp_2(skb, data, data_end, ip_end, 54))
+
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(forward, known, truncated),
+		       FR_APART(forward, known, ipv6_version)) ||
+	    check_udp_2(skb, data, data_end, ip_end, 54))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.src"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8)));
 
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_known_no_peers,
-						reason_known_changing));
-	}
+	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_peers(&key, lease, 0, &p, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_known_no_peers, reason_known_changing);
 
 	/* when: "udp.dst.port == p.client.port" */
 	if (be16(&udp->dst_port) != p->client.port)
@@ -1268,17 +1210,8 @@ SEC("tc") int prog_known(struct __sk_buff *skb)
 		return fr_up(skb, reason_known_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_known_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_known_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_known_link_broadcast);
-		return fr_up(skb, reason_known_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_known_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(forward, known, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)

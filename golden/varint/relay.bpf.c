@@ -77,9 +77,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_filter_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_filter_udp_length);
@@ -102,33 +100,15 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb)
 }
 
 static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end)
+					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end,
+					    __u64 stream_offset_size, __u64 stream_offset)
 {
-	void *at_stream_id_end;
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
 	struct hdr_stream *stream = data + 42;
 	struct hdr_udp *udp = data + 34;
 
-	/* {name: "id", varint: "quic"}, */
-	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
-	if (at_stream_id_end > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (stream_id_end > udp_end)
-		return fr_up(skb, reason_filter_truncated);
-
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
-	__u64 stream_offset;
-	__u64 stream_offset_size;
-	if (stream_offset_present) { /* offset */
-		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
-		if (!stream_offset_size)
-			return fr_up(skb, reason_filter_truncated);
-	} else {
-		stream_offset_size = 0;
-		stream_offset = 0;
-	}
 	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x3f));
 	if (at_stream_offset_end > data_end)
@@ -175,8 +155,10 @@ static __always_inline int filter_ipv4_rest(struct __sk_buff *skb, void *data, v
 
 static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
+	void *at_stream_id_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_stream *stream = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -189,33 +171,26 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_filter_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_filter_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_filter_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_filter_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
-		if (fr_multicast_v4(ld32(ipv4->dst)))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
+	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
+		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_filter_multicast :
+			     reason_filter_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (43ULL > udp_end)
+	if ((void *)(stream + 1) > data_end || 43ULL > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -226,8 +201,27 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 	if (!stream_id_size)
 		return fr_up(skb, reason_filter_truncated);
 	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
 
-	return filter_ipv4_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_filter_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+
+	return filter_ipv4_rest(skb, data, data_end, udp_end, stream_id, stream_id_end,
+				stream_offset_size, stream_offset);
 }
 
 static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
@@ -239,8 +233,8 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end,
-					    __u64 stream_offset_size, __u64 stream_offset)
+					    __u64 udp_end, __u64 stream_id, __u64 stream_offset,
+					    __u64 stream_offset_end)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -248,7 +242,6 @@ static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, v
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -297,6 +290,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 	void *at_stream_id_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_stream *stream = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -309,23 +303,18 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast(ipv6->dst)) { /* not a host's */
-		if (fr_multicast(ipv6->dst))
-			return fr_up(skb, reason_filter_multicast);
-		return fr_up(skb, reason_filter_martian_destination);
-	}
+	if (!fr_unicast(ipv6->dst)) /* not a host's */
+		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_filter_multicast :
+			     reason_filter_martian_destination);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_filter_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "id", varint: "quic"}, */
-	if ((void *)(stream + 1) > data_end)
-		return fr_up(skb, reason_filter_truncated);
-	if (63ULL > udp_end)
+	if ((void *)(stream + 1) > data_end || 63ULL > udp_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
@@ -354,9 +343,10 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		stream_offset_size = 0;
 		stream_offset = 0;
 	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end,
-				stream_offset_size, stream_offset);
+	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_offset,
+				stream_offset_end);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -376,13 +366,10 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_filter_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_filter_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_filter_link_broadcast);
-		return fr_up(skb, reason_filter_link_multicast);
-	}
+	if (skb->pkt_type != 0) /* not for this host */
+		return fr_up(skb, skb->pkt_type == 3 ? reason_filter_other_host :
+			     skb->pkt_type == 1 ? reason_filter_link_broadcast :
+			     reason_filter_link_multicast);
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 

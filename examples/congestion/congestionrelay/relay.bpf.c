@@ -383,16 +383,14 @@ static __always_inline int control_on(void *data, void *data_end)
 	struct val_flows *f;
 	struct val_flows here_f = {};
 	f = &here_f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
+	struct key_flows key __attribute__((aligned(8))) = {};
 
-		key.flow = (__u64)ld64(&socket->id);
-		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
-		if (unlikely(found == FR_CHANGING))
-			return fr_leave(fr_length(data, data_end), reason_control_changing);
-		if (found == FR_MISSING)
-			f = NULL;
-	}
+	key.flow = (__u64)ld64(&socket->id);
+	enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
+	if (unlikely(found == FR_CHANGING))
+		return fr_leave(fr_length(data, data_end), reason_control_changing);
+	if (found == FR_MISSING)
+		f = NULL;
 
 	/* {when: "?(due) && ?(answers)", do: [report, {set: decide & {"ack.begin": 1}}]}, */
 	/* rule */
@@ -476,16 +474,13 @@ static __always_inline int reduce_on(void *data, void *data_end)
 	struct val_flows *f;
 	struct val_flows here_f;
 	f = &here_f;
-	{
-		struct key_flows key __attribute__((aligned(8))) = {};
+	struct key_flows key __attribute__((aligned(8))) = {};
 
-		key.flow = (__u64)ld64(&socket->id);
-		enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
-		if (found != FR_FOUND)
-			return fr_leave(fr_length(data, data_end),
-					fr_unfound(found, reason_reduce_no_flows,
-						   reason_reduce_changing));
-	}
+	key.flow = (__u64)ld64(&socket->id);
+	enum fr_found found = find_flows(&key, lease, FR_ON_STACK, &f);
+	if (found != FR_FOUND)
+		return fr_leave(fr_length(data, data_end),
+				fr_unfound(found, reason_reduce_no_flows, reason_reduce_changing));
 
 	/* let heard = "low(socket.round - f.round, 32) <= 4" */
 	if ((((__u64)ld32(&socket->round) - (__u64)f->round) & 0xffffffffULL) > 4)

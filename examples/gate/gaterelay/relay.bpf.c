@@ -394,6 +394,26 @@ enum {
 	reason_long_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_long_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_long_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_long_link_broadcast + of);
+		return fr_up(skb, reason_long_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_long_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -410,10 +430,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_long_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_long_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_long_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -438,9 +456,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_long_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_long_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_long_udp_length + of_2);
@@ -496,8 +512,7 @@ static __always_inline int long_ipv4_send_3(struct __sk_buff *skb, void *data,
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		fr_put_v4(val.peer.addr, ld32(ipv4->src));
-		val.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&val.peer, ld32(ipv4->src), be16(&udp->src_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -621,8 +636,7 @@ static __always_inline int long_ipv4_send_7(struct __sk_buff *skb, void *data,
 		struct val_attempts val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		val.packets = 1;
 		fr_learning(1);
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
@@ -694,8 +708,7 @@ static __always_inline int long_ipv4_send_8(struct __sk_buff *skb, void *data,
 		struct val_attempts val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		val.packets = 1;
 		fr_learning(1);
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
@@ -750,8 +763,7 @@ static __always_inline int long_ipv4_send_9(struct __sk_buff *skb, void *data,
 		struct val_attempts val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		val.packets = 1;
 		fr_learning(1);
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
@@ -794,9 +806,7 @@ static __always_inline int long_ipv4_rest_4(struct __sk_buff *skb, void *data,
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 136, &total);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_long_no_totals,
-						reason_long_changing));
+			return fr_missed(skb, found, reason_long_no_totals, reason_long_changing);
 	}
 
 	/* let origin = {net: networks: ["ip.src"]} */
@@ -908,8 +918,7 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		struct key_attempts key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 		enum fr_found found = find_attempts(&key, lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
@@ -923,8 +932,8 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 				struct val_attempts val __attribute__((aligned(8))) = {};
 
 				key.id = be64(&v_long->id);
-				fr_put_v4(key.peer.addr, ld32(ipv4->src));
-				key.peer.port = be16(&udp->src_port);
+				fr_put_endpoint_v4(&key.peer, ld32(ipv4->src),
+						   be16(&udp->src_port));
 				val.packets = ((__u64)try->packets + 1) & 255;
 				fr_learning(1);
 				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
@@ -968,25 +977,14 @@ static __always_inline int long_ipv4_rest_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
+					  struct val_peers *peer)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_long *v_long = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
 	struct val_totals *total;
 	if (fr_has(peer)) { /* rule */
 		/* let limits = {total: totals: ["udp.dst_port"]} */
@@ -1016,8 +1014,7 @@ static __always_inline int long_ipv4_rest(struct __sk_buff *skb, void *data,
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
-			fr_put_v4(key.peer.addr, ld32(ipv4->src));
-			key.peer.port = be16(&udp->src_port);
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
@@ -1049,18 +1046,15 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_long *v_long = data + 42;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0, 0))
 		return TC_ACT_UNSPEC;
 
 	/* long: fields: [ */
-	if ((void *)(v_long + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
-	if (56ULL > udp_end)
+	if ((void *)(v_long + 1) > data_end || 56ULL > udp_end)
 		return fr_up(skb, reason_long_truncated);
 
 	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
@@ -1108,7 +1102,20 @@ static __always_inline int long_ipv4(struct __sk_buff *skb, void *data, void *da
 		}
 	}
 
-	return long_ipv4_rest(skb, data, lease, now, udp_end);
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+
+	return long_ipv4_rest(skb, data, lease, now, udp_end, peer);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1181,8 +1188,7 @@ static __always_inline int long_ipv6_send_3(struct __sk_buff *skb, void *data,
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id) & (__u64)set_id_mask;
-		fr_put_v6(val.peer.addr, ipv6->src, 0);
-		val.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&val.peer, ipv6->src, be16(&udp->src_port), 0);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -1306,8 +1312,7 @@ static __always_inline int long_ipv6_send_7(struct __sk_buff *skb, void *data,
 		struct val_attempts val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		val.packets = 1;
 		fr_learning(1);
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
@@ -1379,8 +1384,7 @@ static __always_inline int long_ipv6_send_8(struct __sk_buff *skb, void *data,
 		struct val_attempts val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		val.packets = 1;
 		fr_learning(1);
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
@@ -1435,8 +1439,7 @@ static __always_inline int long_ipv6_send_9(struct __sk_buff *skb, void *data,
 		struct val_attempts val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		val.packets = 1;
 		fr_learning(1);
 		if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY)) {
@@ -1479,9 +1482,7 @@ static __always_inline int long_ipv6_rest_4(struct __sk_buff *skb, void *data,
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 136, &total);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_long_no_totals,
-						reason_long_changing));
+			return fr_missed(skb, found, reason_long_no_totals, reason_long_changing);
 	}
 
 	/* let origin = {net: networks: ["ip.src"]} */
@@ -1593,8 +1594,7 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		struct key_attempts key __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_long->id);
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 		enum fr_found found = find_attempts(&key, lease, 80, &try);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_long_changing);
@@ -1608,8 +1608,7 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 				struct val_attempts val __attribute__((aligned(8))) = {};
 
 				key.id = be64(&v_long->id);
-				fr_put_v6(key.peer.addr, ipv6->src, 0);
-				key.peer.port = be16(&udp->src_port);
+				fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 				val.packets = ((__u64)try->packets + 1) & 255;
 				fr_learning(1);
 				if (bpf_map_update_elem(&tbl_attempts, &key, &val, BPF_ANY))
@@ -1653,25 +1652,14 @@ static __always_inline int long_ipv6_rest_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
-					  const struct fr_lease *lease, __u64 now, __u64 udp_end)
+					  const struct fr_lease *lease, __u64 now, __u64 udp_end,
+					  struct val_peers *peer)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_long *v_long = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_long_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
 	struct val_totals *total;
 	if (fr_has(peer)) { /* rule */
 		/* let limits = {total: totals: ["udp.dst_port"]} */
@@ -1701,8 +1689,7 @@ static __always_inline int long_ipv6_rest(struct __sk_buff *skb, void *data,
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
-			fr_put_v6(key.peer.addr, ipv6->src, 0);
-			key.peer.port = be16(&udp->src_port);
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_long_changing);
@@ -1734,18 +1721,15 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_long *v_long = data + 62;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0, 0))
 		return TC_ACT_UNSPEC;
 
 	/* long: fields: [ */
-	if ((void *)(v_long + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
-	if (76ULL > udp_end)
+	if ((void *)(v_long + 1) > data_end || 76ULL > udp_end)
 		return fr_up(skb, reason_long_truncated);
 
 	/* {name: "form", bits: 1, is: 1}, {name: "fixed", bits: 1}, {name: "type", bits: 2}, ... */
@@ -1793,7 +1777,20 @@ static __always_inline int long_ipv6(struct __sk_buff *skb, void *data, void *da
 		}
 	}
 
-	return long_ipv6_rest(skb, data, lease, now, udp_end);
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_long_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+
+	return long_ipv6_rest(skb, data, lease, now, udp_end, peer);
 }
 
 SEC("tc") int prog_long(struct __sk_buff *skb)
@@ -1807,17 +1804,8 @@ SEC("tc") int prog_long(struct __sk_buff *skb)
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "long"], when: "udp.dst_port == set... */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_long_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_long_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_long_link_broadcast);
-		return fr_up(skb, reason_long_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_long_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 	if (be16(&eth->type) == 0x800)
 		return long_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
@@ -1887,8 +1875,7 @@ static __always_inline int short_ipv4_send_3(struct __sk_buff *skb, void *data,
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		fr_put_v4(val.peer.addr, ld32(ipv4->src));
-		val.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v4(&val.peer, ld32(ipv4->src), be16(&udp->src_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -1988,9 +1975,7 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 80, &total);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_short_no_totals,
-						reason_short_changing));
+			return fr_missed(skb, found, reason_short_no_totals, reason_short_changing);
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
@@ -1998,24 +1983,13 @@ static __always_inline int short_ipv4_rest_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now)
+					   const struct fr_lease *lease, __u64 now,
+					   struct val_peers *peer)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
 	struct val_totals *total;
 	if (fr_has(peer)) { /* rule */
 		/* let limits = {total: totals: ["udp.dst_port"]} */
@@ -2045,8 +2019,7 @@ static __always_inline int short_ipv4_rest(struct __sk_buff *skb, void *data,
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
-			fr_put_v4(key.peer.addr, ld32(ipv4->src));
-			key.peer.port = be16(&udp->src_port);
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
 			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
@@ -2078,20 +2051,16 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_short *v_short = data + 42;
 	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_short_truncated -
-		       reason_long_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_short_truncated -
-		      reason_long_truncated, reason_short_udp_length - reason_long_udp_length))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(long, short, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(long, short, truncated),
+		      FR_APART(long, short, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_short_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_short_short_form);
@@ -2137,7 +2106,20 @@ static __always_inline int short_ipv4(struct __sk_buff *skb, void *data, void *d
 		}
 	}
 
-	return short_ipv4_rest(skb, data, lease, now);
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+
+	return short_ipv4_rest(skb, data, lease, now, peer);
 }
 
 static __always_inline int short_ipv6_send(struct __sk_buff *skb)
@@ -2182,8 +2164,7 @@ static __always_inline int short_ipv6_send_3(struct __sk_buff *skb, void *data,
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&v_short->id) & (__u64)set_id_mask;
-		fr_put_v6(val.peer.addr, ipv6->src, 0);
-		val.peer.port = be16(&udp->src_port);
+		fr_put_endpoint_v6(&val.peer, ipv6->src, be16(&udp->src_port), 0);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
@@ -2283,9 +2264,7 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 		key.port = be16(&udp->dst_port);
 		enum fr_found found = find_totals(&key, lease, 80, &total);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_short_no_totals,
-						reason_short_changing));
+			return fr_missed(skb, found, reason_short_no_totals, reason_short_changing);
 	}
 
 	/* {lookup: limits, do: [{admit: {credit: "total.strays", cost: 1, else: drop: "stray"... */
@@ -2293,24 +2272,13 @@ static __always_inline int short_ipv6_rest_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
-					   const struct fr_lease *lease, __u64 now)
+					   const struct fr_lease *lease, __u64 now,
+					   struct val_peers *peer)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* let sender = {peer: peers: ["udp.src"]} */
-	struct val_peers *peer;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
-
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 32, &peer);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_short_changing);
-		if (found == FR_MISSING)
-			peer = NULL;
-	}
 	struct val_totals *total;
 	if (fr_has(peer)) { /* rule */
 		/* let limits = {total: totals: ["udp.dst_port"]} */
@@ -2340,8 +2308,7 @@ static __always_inline int short_ipv6_rest(struct __sk_buff *skb, void *data,
 		{
 			struct key_peers key __attribute__((aligned(8))) = {};
 
-			fr_put_v6(key.peer.addr, ipv6->src, 0);
-			key.peer.port = be16(&udp->src_port);
+			fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
 			enum fr_found found = find_peers(&key, lease, 56, &peer_2);
 			if (unlikely(found == FR_CHANGING))
 				return fr_up(skb, reason_short_changing);
@@ -2373,20 +2340,17 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_short *v_short = data + 62;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_short_truncated -
-		       reason_long_truncated, reason_short_ipv6_version - reason_long_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_short_truncated -
-		      reason_long_truncated, reason_short_udp_length - reason_long_udp_length))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(long, short, truncated),
+		       FR_APART(long, short, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(long, short, truncated),
+		      FR_APART(long, short, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_short_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_short_short_form);
@@ -2432,7 +2396,20 @@ static __always_inline int short_ipv6(struct __sk_buff *skb, void *data, void *d
 		}
 	}
 
-	return short_ipv6_rest(skb, data, lease, now);
+	/* let sender = {peer: peers: ["udp.src"]} */
+	struct val_peers *peer;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+		enum fr_found found = find_peers(&key, lease, 32, &peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_short_changing);
+		if (found == FR_MISSING)
+			peer = NULL;
+	}
+
+	return short_ipv6_rest(skb, data, lease, now, peer);
 }
 
 SEC("tc") int prog_short(struct __sk_buff *skb)
@@ -2446,17 +2423,8 @@ SEC("tc") int prog_short(struct __sk_buff *skb)
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp", "short"], when: "udp.dst_port == se... */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_short_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_short_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_short_link_broadcast);
-		return fr_up(skb, reason_short_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_short_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(long, short, vlan_tag)))
+		return TC_ACT_UNSPEC;
 	if (be16(&eth->type) == 0x800)
 		return short_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
@@ -2487,9 +2455,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tiny_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_tiny_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tiny_udp_length);
@@ -2516,12 +2482,10 @@ static __always_inline int tiny_ipv4_send(struct __sk_buff *skb)
 static __always_inline int tiny_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease, __u64 now)
 {
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_tiny_truncated -
-		       reason_long_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
+	__u64 ip_end, udp_end;
+
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(long, tiny, truncated)) ||
+	    check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
@@ -2542,12 +2506,11 @@ static __always_inline int tiny_ipv6_send(struct __sk_buff *skb)
 static __always_inline int tiny_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				     const struct fr_lease *lease, __u64 now)
 {
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_tiny_truncated -
-		       reason_long_truncated, reason_tiny_ipv6_version - reason_long_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
+	__u64 ip_end, udp_end;
+
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(long, tiny, truncated),
+		       FR_APART(long, tiny, ipv6_version)) ||
+	    check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* rules: [{when: "len(udp.payload) < 21 && (!lapsed || setting.closed)", do: [{drop: ... */
@@ -2568,17 +2531,8 @@ SEC("tc") int prog_tiny(struct __sk_buff *skb)
 	struct hdr_eth *eth = data;
 
 	/* hook: "tc/ingress", stack: ["eth", "ip", "udp"], when: "udp.dst_port == setting.port" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tiny_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tiny_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tiny_link_broadcast);
-		return fr_up(skb, reason_tiny_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tiny_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(long, tiny, vlan_tag)))
+		return TC_ACT_UNSPEC;
 	if (be16(&eth->type) == 0x800)
 		return tiny_ipv4(skb, data, data_end, lease, now);
 	if (be16(&eth->type) == 0x86dd)
@@ -2620,10 +2574,8 @@ static __always_inline int check_ipv4_2(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_answer_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_answer_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_answer_ipv4_total_length + of);
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_answer_not_udp + of);
@@ -2637,9 +2589,7 @@ static __always_inline int check_answer(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_answer *answer = data + at;
 
-	if ((void *)(answer + 1) > data_end)
-		return fr_up(skb, reason_answer_truncated);
-	if ((at + sizeof(*answer)) > udp_end)
+	if ((void *)(answer + 1) > data_end || (at + sizeof(*answer)) > udp_end)
 		return fr_up(skb, reason_answer_truncated);
 	if ((be8(&answer->form_flags) >> 7) != 1)
 		return fr_up(skb, reason_answer_answer_form);
@@ -2697,17 +2647,11 @@ static __always_inline int answer_ipv4_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data,
-					    void *at_answer_to_end, struct val_known *conn,
-					    struct val_seen *fresh)
+					    void *at_answer_to_end)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh)) { /* rule */
-		return answer_ipv4_send(skb);
-	}
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2715,8 +2659,7 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data,
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		fr_put_v4(val.peer.addr, ld32(ipv4->dst));
-		val.peer.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&val.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_answer_full_seen);
@@ -2725,8 +2668,7 @@ static __always_inline int answer_ipv4_rest(struct __sk_buff *skb, void *data,
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.peer.addr, ld32(ipv4->dst));
-		key.peer.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 		val.m_short = 0;
 		fr_learning(2);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
@@ -2744,17 +2686,14 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 	struct hdr_answer_2 *answer;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_answer *answer_2 = data + 42;
+	__u64 ip_end, udp_end, v_v_answer_to_end;
 
-	__u64 ip_end;
-	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_answer_truncated -
-		      reason_long_truncated, reason_answer_udp_length - reason_long_udp_length))
+	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(long, answer, truncated),
+		      FR_APART(long, answer, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	__u64 v_v_answer_to_end;
 	if (check_answer(skb, data, data_end, udp_end, 42, &v_v_answer_to_end))
 		return TC_ACT_UNSPEC;
 	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
@@ -2803,7 +2742,12 @@ static __always_inline int answer_ipv4(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	return answer_ipv4_rest(skb, data, at_answer_to_end, conn, fresh);
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(conn) || fr_has(fresh)) { /* rule */
+		return answer_ipv4_send(skb);
+	}
+
+	return answer_ipv4_rest(skb, data, at_answer_to_end);
 }
 
 static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void *data_end,
@@ -2871,17 +2815,11 @@ static __always_inline int answer_ipv6_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int answer_ipv6_rest(struct __sk_buff *skb, void *data,
-					    void *at_answer_to_end, struct val_known *conn,
-					    struct val_seen *fresh)
+					    void *at_answer_to_end)
 {
 	struct hdr_answer_2 *answer = at_answer_to_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
-	/* {when: "conn || fresh", do: ["pass"]}, */
-	if (fr_has(conn) || fr_has(fresh)) { /* rule */
-		return answer_ipv6_send(skb);
-	}
 
 	/* {do: [{learn: seen: {key: [answer_id], value: ["udp.dst"]}}, {learn: peers: {key: [... */
 	{
@@ -2889,8 +2827,7 @@ static __always_inline int answer_ipv6_rest(struct __sk_buff *skb, void *data,
 		struct val_seen val __attribute__((aligned(8))) = {};
 
 		key.id = be64(&answer->id) & (__u64)set_id_mask;
-		fr_put_v6(val.peer.addr, ipv6->dst, 0);
-		val.peer.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&val.peer, ipv6->dst, be16(&udp->dst_port), 0);
 		fr_learning(0);
 		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
 			return fr_up(skb, reason_answer_full_seen);
@@ -2899,8 +2836,7 @@ static __always_inline int answer_ipv6_rest(struct __sk_buff *skb, void *data,
 		struct key_peers key __attribute__((aligned(8))) = {};
 		struct val_peers val __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.peer.addr, ipv6->dst, 0);
-		key.peer.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
 		val.m_short = 0;
 		fr_learning(2);
 		if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
@@ -2918,17 +2854,14 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_answer_2 *answer;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_answer *answer_2 = data + 62;
+	__u64 ip_end, udp_end, v_v_answer_to_end;
 
-	__u64 ip_end;
-	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_answer_truncated -
-		      reason_long_truncated, reason_answer_udp_length - reason_long_udp_length))
+	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(long, answer, truncated),
+		      FR_APART(long, answer, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "to_length", bits: 8, is: <=20}, {name: "to", bytes: "to_length", max: 20}, */
-	__u64 v_v_answer_to_end;
 	if (check_answer(skb, data, data_end, udp_end, 62, &v_v_answer_to_end))
 		return TC_ACT_UNSPEC;
 	at_answer_to_end = fr_pin(data + fr_bound(v_v_answer_to_end, 0x7f));
@@ -2977,7 +2910,12 @@ static __always_inline int answer_ipv6(struct __sk_buff *skb, void *data, void *
 			fresh = NULL;
 	}
 
-	return answer_ipv6_rest(skb, data, at_answer_to_end, conn, fresh);
+	/* {when: "conn || fresh", do: ["pass"]}, */
+	if (fr_has(conn) || fr_has(fresh)) { /* rule */
+		return answer_ipv6_send(skb);
+	}
+
+	return answer_ipv6_rest(skb, data, at_answer_to_end);
 }
 
 SEC("tc") int prog_answer(struct __sk_buff *skb)
@@ -3045,20 +2983,15 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct hdr_short *v_short = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, reason_reply_truncated -
-			 reason_answer_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_reply_truncated -
-		      reason_long_truncated, reason_reply_udp_length - reason_long_udp_length))
+	if (check_ipv4_2(skb, data, data_end, 14, &ip_end, FR_APART(answer, reply, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(long, reply, truncated),
+		      FR_APART(long, reply, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_reply_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_reply_short_form);
@@ -3074,13 +3007,10 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.peer.addr, ld32(ipv4->dst));
-		key.peer.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 		enum fr_found found = find_peers(&key, lease, 152, &peer);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_reply_no_peers,
-						reason_reply_changing));
+			return fr_missed(skb, found, reason_reply_no_peers, reason_reply_changing);
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
@@ -3089,8 +3019,7 @@ static __always_inline int reply_ipv4(struct __sk_buff *skb, void *data, void *d
 			struct key_peers key __attribute__((aligned(8))) = {};
 			struct val_peers val __attribute__((aligned(8))) = {};
 
-			fr_put_v4(key.peer.addr, ld32(ipv4->dst));
-			key.peer.port = be16(&udp->dst_port);
+			fr_put_endpoint_v4(&key.peer, ld32(ipv4->dst), be16(&udp->dst_port));
 			val.m_short = ((__u64)peer->m_short + 1) & 255;
 			fr_learning(2);
 			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))
@@ -3123,21 +3052,16 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct hdr_short *v_short = data + 62;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, reason_reply_truncated -
-			 reason_answer_truncated, reason_reply_ipv6_version -
-			 reason_answer_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_reply_truncated -
-		      reason_long_truncated, reason_reply_udp_length - reason_long_udp_length))
+	if (check_ipv6_2(skb, data, data_end, 14, &ip_end, FR_APART(answer, reply, truncated),
+			 FR_APART(answer, reply, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(long, reply, truncated),
+		      FR_APART(long, reply, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* short: fields: [{name: "form", bits: 1, is: 0}, {name: "flags", bits: 7}, {name: "i... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_reply_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_reply_truncated);
 	if ((be8(&v_short->form_flags) >> 7) != 0)
 		return fr_up(skb, reason_reply_short_form);
@@ -3153,13 +3077,10 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 	{
 		struct key_peers key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.peer.addr, ipv6->dst, 0);
-		key.peer.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
 		enum fr_found found = find_peers(&key, lease, 152, &peer);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_reply_no_peers,
-						reason_reply_changing));
+			return fr_missed(skb, found, reason_reply_no_peers, reason_reply_changing);
 	}
 
 	/* rules: [{when: "peer.short < 3", do: [{learn: peers: {key: ["udp.dst"], value: ["lo... */
@@ -3168,8 +3089,7 @@ static __always_inline int reply_ipv6(struct __sk_buff *skb, void *data, void *d
 			struct key_peers key __attribute__((aligned(8))) = {};
 			struct val_peers val __attribute__((aligned(8))) = {};
 
-			fr_put_v6(key.peer.addr, ipv6->dst, 0);
-			key.peer.port = be16(&udp->dst_port);
+			fr_put_endpoint_v6(&key.peer, ipv6->dst, be16(&udp->dst_port), 0);
 			val.m_short = ((__u64)peer->m_short + 1) & 255;
 			fr_learning(2);
 			if (bpf_map_update_elem(&tbl_peers, &key, &val, BPF_ANY))

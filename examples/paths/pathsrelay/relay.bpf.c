@@ -159,9 +159,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_forward_udp_length);
@@ -366,8 +364,8 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 l4_end;
+
 	if (check_udp(skb, data, data_end, ip_end, 34, &l4_end))
 		return TC_ACT_UNSPEC;
 
@@ -386,10 +384,8 @@ static __always_inline int forward_ipv4_udp(struct __sk_buff *skb, void *data, v
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.src.addr, ld32(ipv4->src));
-		key.src.port = be16(&udp->src_port);
-		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		key.dst.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
 		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
@@ -445,9 +441,7 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_forward_truncated);
-	if ((at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
 		return fr_up(skb, reason_forward_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_forward_tcp_data_offset);
@@ -611,30 +605,10 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 l4_options_end, struct val_routes *r,
-						 struct val_flows *flow)
+						 __u64 l4_options_end, struct val_routes *r)
 {
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tcp *tcp = data + 34;
-
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) { /* rule */
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv4->ttl) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
-
-		/* let counted = {count: "flow.packets"} */
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
-	}
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	/* rule */
@@ -654,6 +628,8 @@ static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 		return forward_ipv4_tcp_send_3(skb, data, ip_end, r);
 	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
@@ -673,8 +649,8 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 l4_options_end;
+
 	if (check_tcp(skb, data, data_end, ip_end, 34, &l4_options_end))
 		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
@@ -700,10 +676,8 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.src.addr, ld32(ipv4->src));
-		key.src.port = be16(&tcp->src_port);
-		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		key.dst.port = be16(&tcp->dst_port);
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&tcp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&tcp->dst_port));
 		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
@@ -736,7 +710,24 @@ static __always_inline int forward_ipv4_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv4_tcp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv4_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) { /* rule */
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv4_tcp_rest(skb, data, ip_end, l4_options_end, r);
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -755,10 +746,8 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_forward_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_forward_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_forward_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -961,8 +950,8 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 l4_end;
+
 	if (check_udp(skb, data, data_end, ip_end, 54, &l4_end))
 		return TC_ACT_UNSPEC;
 
@@ -981,10 +970,8 @@ static __always_inline int forward_ipv6_udp(struct __sk_buff *skb, void *data, v
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.src.addr, ipv6->src, 0);
-		key.src.port = be16(&udp->src_port);
-		fr_put_v6(key.dst.addr, ipv6->dst, 2);
-		key.dst.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
 		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
@@ -1177,30 +1164,10 @@ static __always_inline int forward_ipv6_tcp_send_4(struct __sk_buff *skb, void *
 }
 
 static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
-						 __u64 l4_options_end, struct val_routes *r,
-						 struct val_flows *flow)
+						 __u64 l4_options_end, struct val_routes *r)
 {
-	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tcp *tcp = data + 54;
-
-	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
-	if (fr_has(flow)) { /* rule */
-		/* let by_slow = [{send: via: "r.slow"}] */
-		if (be8(&ipv6->hop_limit) <= 1)
-			return fr_up(skb, reason_forward_hop_limit);
-		if (!(skb->len <= ip_end || skb->gso_size == 0))
-			return fr_up(skb, reason_forward_gso_packet);
-		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (unlikely(!fr_fits(&r->slow.hop,
-				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
-				       ip_end - 14))))
-			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
-
-		/* let counted = {count: "flow.packets"} */
-		fr_shared_add(flow->packets, 1);
-		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
-	}
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* {when: "?(video) || ?(urgent)", do: by_fast}, */
 	/* rule */
@@ -1221,6 +1188,8 @@ static __always_inline int forward_ipv6_tcp_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, fr_unfit(&r->fast.hop, reason_forward_no_route));
 		return forward_ipv6_tcp_send_3(skb, data, ip_end, r);
 	}
+
+	/* let by_slow = [{send: via: "r.slow"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
@@ -1240,8 +1209,8 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	void *at_l4_options_end;
 	struct hdr_tcp *tcp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 l4_options_end;
+
 	if (check_tcp(skb, data, data_end, ip_end, 54, &l4_options_end))
 		return TC_ACT_UNSPEC;
 	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
@@ -1267,10 +1236,8 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 	{
 		struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.src.addr, ipv6->src, 0);
-		key.src.port = be16(&tcp->src_port);
-		fr_put_v6(key.dst.addr, ipv6->dst, 2);
-		key.dst.port = be16(&tcp->dst_port);
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&tcp->src_port), 0);
+		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&tcp->dst_port), 2);
 		enum fr_found found = find_flows(&key, lease, 0, &flow);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_forward_changing);
@@ -1304,7 +1271,24 @@ static __always_inline int forward_ipv6_tcp(struct __sk_buff *skb, void *data, v
 		return forward_ipv6_tcp_send(skb, data, ip_end, r);
 	}
 
-	return forward_ipv6_tcp_rest(skb, data, ip_end, l4_options_end, r, flow);
+	/* {when: "flow", do: [counted, for a in by_slow {a}]}, */
+	if (fr_has(flow)) { /* rule */
+		/* let by_slow = [{send: via: "r.slow"}] */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_gso_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_fits(&r->slow.hop,
+				      (skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+				       ip_end - 14))))
+			return fr_up(skb, fr_unfit(&r->slow.hop, reason_forward_no_route));
+		fr_shared_add(flow->packets, 1);
+		return forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+	}
+
+	return forward_ipv6_tcp_rest(skb, data, ip_end, l4_options_end, r);
 }
 
 static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,

@@ -310,6 +310,26 @@ enum {
 	reason_streams_ipv6_payload_length, reason_streams_udp_checksum, reason_streams_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_streams_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_streams_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_streams_link_broadcast + of);
+		return fr_up(skb, reason_streams_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_streams_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -326,10 +346,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_streams_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_streams_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -353,9 +371,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_streams_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_streams_udp_length + of);
@@ -774,22 +790,20 @@ streams_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.remote.addr, ld32(ipv4->src));
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v4(key.local.addr, ld32(ipv4->dst));
-		key.local.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_streams_no_connections,
-						reason_streams_changing));
+			return fr_missed(skb, found, reason_streams_no_connections,
+					 reason_streams_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -803,7 +817,7 @@ static __always_inline int
 streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		  __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
 		  void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		  __u64 stream_id_size, __u64 stream_id)
+		  __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -811,7 +825,6 @@ streams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struc
 	struct hdr_stream *stream = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -877,18 +890,14 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_stream *stream;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -933,10 +942,11 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_truncated);
+	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 
 	return streams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
 				 short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				 stream_id_size, stream_id);
+				 stream_id_size, stream_id, stream_id_end);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1368,22 +1378,20 @@ streams_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const str
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.remote.addr, ipv6->src, 0);
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v6(key.local.addr, ipv6->dst, 2);
-		key.local.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_streams_no_connections,
-						reason_streams_changing));
+			return fr_missed(skb, found, reason_streams_no_connections,
+					 reason_streams_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -1397,7 +1405,7 @@ static __always_inline int
 streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		  __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
 		  void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end,
-		  __u64 stream_id_size, __u64 stream_id)
+		  __u64 stream_id_size, __u64 stream_id, __u64 stream_id_end)
 {
 	void *at_stream_id_end;
 	void *at_stream_offset_end;
@@ -1405,7 +1413,6 @@ streams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struc
 	struct hdr_stream *stream = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: >=0x08 & <=0x0F, reason: "other_frame"}, {name: "id", v... */
-	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
 	if (at_stream_id_end > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -1471,18 +1478,14 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_stream *stream;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_streams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -1527,10 +1530,11 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	__u64 stream_id_size = fr_varint(at_short_pn_end + 1, data_end, &stream_id);
 	if (!stream_id_size)
 		return fr_up(skb, reason_streams_truncated);
+	__u64 stream_id_end = fr_forget(skb, short_pn_end + 1 + stream_id_size);
 
 	return streams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
 				 short_pn_end, at_short_pn_end, short_pn, short_payload_end,
-				 stream_id_size, stream_id);
+				 stream_id_size, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_streams(struct __sk_buff *skb)
@@ -1548,17 +1552,8 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 		return fr_up(skb, reason_streams_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_streams_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_streams_link_broadcast);
-		return fr_up(skb, reason_streams_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == 0x800)
@@ -1711,7 +1706,7 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 					     fr_complete_with(skb,
 					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
 					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 37), 51,
-					     short_pn_size);
+			    short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
@@ -2038,22 +2033,20 @@ streams_after_ack_ipv4_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.remote.addr, ld32(ipv4->src));
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v4(key.local.addr, ld32(ipv4->dst));
-		key.local.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_streams_after_ack_no_connections,
-						reason_streams_after_ack_changing));
+			return fr_missed(skb, found, reason_streams_after_ack_no_connections,
+					 reason_streams_after_ack_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_after_ack_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -2213,7 +2206,7 @@ static __always_inline int
 streams_after_ack_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size)
+			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -2222,7 +2215,6 @@ streams_after_ack_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_ack *ack = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -2286,20 +2278,16 @@ static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *d
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ack *ack;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_streams_after_ack_truncated -
-		       reason_streams_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end,
-		      reason_streams_after_ack_truncated - reason_streams_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end,
+		       FR_APART(streams, streams_after_ack, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(streams, streams_after_ack, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -2344,10 +2332,11 @@ static __always_inline int streams_after_ack_ipv4(struct __sk_buff *skb, void *d
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
 	return streams_after_ack_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end,
 					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, ack_largest_size);
+					   short_payload_end, ack_largest_end);
 }
 
 /* What is the same for all receivers. */
@@ -2446,7 +2435,7 @@ streams_after_ack_write2(struct streams_after_ack_same2 *same, struct __sk_buff 
 					     fr_complete_with(skb,
 					     fr_fold(FR_ZERO + same->csum - same->zeroed0),
 					     (ack_ce_end + 1), stream_id_size), ETH_HLEN, 57), 71,
-					     short_pn_size);
+			    short_pn_size);
 	return bpf_clone_redirect(skb, r->hop_remote.ifindex, 0);
 }
 
@@ -2773,22 +2762,20 @@ streams_after_ack_ipv6_rest_4(struct __sk_buff *skb, void *data, void *data_end,
 	{
 		struct key_connections key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.remote.addr, ipv6->src, 0);
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v6(key.local.addr, ipv6->dst, 2);
-		key.local.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
 		st32((void *)&key + 36, ld32(v_short->dcid));
 		st32((void *)&key + 40, ld32(v_short->dcid + 4));
 		enum fr_found found = find_connections(&key, lease, 0, &c);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_streams_after_ack_no_connections,
-						reason_streams_after_ack_changing));
+			return fr_missed(skb, found, reason_streams_after_ack_no_connections,
+					 reason_streams_after_ack_changing);
 	}
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= stream_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_streams_after_ack_partial_checksum);
 	if (at_stream_length_end > data_end)
@@ -2948,7 +2935,7 @@ static __always_inline int
 streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 			    const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
 			    __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size)
+			    __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -2957,7 +2944,6 @@ streams_after_ack_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 	struct hdr_ack *ack = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > data_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
@@ -3021,21 +3007,17 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ack *ack;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_streams_after_ack_truncated -
-		       reason_streams_truncated, reason_streams_after_ack_ipv6_version -
-		       reason_streams_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end,
-		      reason_streams_after_ack_truncated - reason_streams_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end,
+		       FR_APART(streams, streams_after_ack, truncated),
+		       FR_APART(streams, streams_after_ack, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(streams, streams_after_ack, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_streams_after_ack_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -3080,10 +3062,11 @@ static __always_inline int streams_after_ack_ipv6(struct __sk_buff *skb, void *d
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_streams_after_ack_truncated);
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
 	return streams_after_ack_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end,
 					   short_pn_size, short_pn_end, at_short_pn_end, short_pn,
-					   short_payload_end, ack_largest_size);
+					   short_payload_end, ack_largest_end);
 }
 
 SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
@@ -3101,17 +3084,8 @@ SEC("tc") int prog_streams_after_ack(struct __sk_buff *skb)
 		return fr_up(skb, reason_streams_after_ack_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_after_ack_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_streams_after_ack_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_streams_after_ack_link_broadcast);
-		return fr_up(skb, reason_streams_after_ack_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_after_ack_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(streams, streams_after_ack, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == 0x800)
@@ -3424,26 +3398,15 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 static __always_inline int
 datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
+		    __u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
+		    __u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -3467,25 +3430,21 @@ datagrams_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
+	struct key_connections key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.remote.addr, ld32(ipv4->src));
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v4(key.local.addr, ld32(ipv4->dst));
-		key.local.port = be16(&udp->dst_port);
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_datagrams_no_connections,
-						reason_datagrams_changing));
-	}
+	fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	enum fr_found found = find_connections(&key, lease, 0, &c);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_datagrams_no_connections,
+				 reason_datagrams_changing);
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= datagram_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= datagram_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
@@ -3500,20 +3459,15 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_datagram *datagram;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
-		       reason_streams_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_datagrams_truncated -
-		      reason_streams_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(streams, datagrams, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -3556,9 +3510,21 @@ static __always_inline int datagrams_ipv4(struct __sk_buff *skb, void *data, voi
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
 
 	return datagrams_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+				   short_pn_end, short_pn, short_payload_end,
+				   datagram_length_present, datagram_length_size, datagram_length);
 }
 
 /* What is the same for all receivers. */
@@ -3829,26 +3795,15 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 static __always_inline int
 datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
 		    __u64 ip_end, __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end,
-		    void *at_short_pn_end, __u64 short_pn, __u64 short_payload_end)
+		    __u64 short_pn, __u64 short_payload_end, __u64 datagram_length_present,
+		    __u64 datagram_length_size, __u64 datagram_length)
 {
 	void *at_datagram_length_end;
-	struct hdr_datagram *datagram = at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "length", varint: "quic", when: "type & 1 != 0", counts: "payload", reason: ... */
-	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
-	__u64 datagram_length;
-	__u64 datagram_length_size;
-	if (datagram_length_present) { /* length */
-		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
-		if (!datagram_length_size)
-			return fr_up(skb, reason_datagrams_truncated);
-	} else {
-		datagram_length_size = 0;
-		datagram_length = 0;
-	}
 	__u64 datagram_length_end = fr_forget(skb, short_pn_end + 1 + datagram_length_size);
 	at_datagram_length_end = fr_pin(data + fr_bound(datagram_length_end, 0x7f));
 	if (at_datagram_length_end > data_end)
@@ -3872,25 +3827,21 @@ datagrams_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
+	struct key_connections key __attribute__((aligned(8)));
 
-		fr_put_v6(key.remote.addr, ipv6->src, 0);
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v6(key.local.addr, ipv6->dst, 2);
-		key.local.port = be16(&udp->dst_port);
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_datagrams_no_connections,
-						reason_datagrams_changing));
-	}
+	fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	enum fr_found found = find_connections(&key, lease, 0, &c);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_datagrams_no_connections,
+				 reason_datagrams_changing);
 
 	/* do: [{fan_out: {group: subscribers: ["c.feed"], rules: [ */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= datagram_length_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= datagram_length_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_datagrams_partial_checksum);
 	if (at_datagram_length_end > data_end)
@@ -3905,21 +3856,16 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_datagram *datagram;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_datagrams_truncated -
-		       reason_streams_truncated, reason_datagrams_ipv6_version -
-		       reason_streams_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_datagrams_truncated -
-		      reason_streams_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, datagrams, truncated),
+		       FR_APART(streams, datagrams, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(streams, datagrams, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_datagrams_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -3962,9 +3908,21 @@ static __always_inline int datagrams_ipv6(struct __sk_buff *skb, void *data, voi
 	/* {name: "type", bits: 8, is: 0x30 | 0x31, reason: "other_frame"}, */
 	if (!(be8(&datagram->type) >= 48 && be8(&datagram->type) <= 49))
 		return fr_up(skb, reason_datagrams_other_frame);
+	__u64 datagram_length_present = !((be8(&datagram->type) & 1) == 0);
+	__u64 datagram_length;
+	__u64 datagram_length_size;
+	if (datagram_length_present) { /* length */
+		datagram_length_size = fr_varint(at_short_pn_end + 1, data_end, &datagram_length);
+		if (!datagram_length_size)
+			return fr_up(skb, reason_datagrams_truncated);
+	} else {
+		datagram_length_size = 0;
+		datagram_length = 0;
+	}
 
 	return datagrams_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, short_pn_size,
-				   short_pn_end, at_short_pn_end, short_pn, short_payload_end);
+				   short_pn_end, short_pn, short_payload_end,
+				   datagram_length_present, datagram_length_size, datagram_length);
 }
 
 SEC("tc") int prog_datagrams(struct __sk_buff *skb)
@@ -3982,17 +3940,8 @@ SEC("tc") int prog_datagrams(struct __sk_buff *skb)
 		return fr_up(skb, reason_datagrams_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_datagrams_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_datagrams_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_datagrams_link_broadcast);
-		return fr_up(skb, reason_datagrams_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_datagrams_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(streams, datagrams, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", for a in _ack {a}, _frame] // and nothing afte... */
 	if (be16(&eth->type) == 0x800)
@@ -4098,21 +4047,15 @@ acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
+	struct key_connections key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.remote.addr, ld32(ipv4->src));
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v4(key.local.addr, ld32(ipv4->dst));
-		key.local.port = be16(&udp->dst_port);
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_acks_no_connections,
-						reason_acks_changing));
-	}
+	fr_put_endpoint_v4(&key.remote, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.local, ld32(ipv4->dst), be16(&udp->dst_port));
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	enum fr_found found = find_connections(&key, lease, 0, &c);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_acks_no_connections, reason_acks_changing);
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
 	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
@@ -4148,8 +4091,8 @@ acks_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 static __always_inline int
 acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-	       __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-	       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size, __u64 ack_largest)
+	       __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+	       __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -4158,7 +4101,6 @@ acks_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end, const struct f
 	struct hdr_ack *ack = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4223,20 +4165,15 @@ static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *da
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 42;
 	struct hdr_ack *ack;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_acks_truncated -
-		       reason_streams_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_acks_truncated -
-		      reason_streams_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(streams, acks, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(streams, acks, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (51ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 51ULL > udp_end)
 		return fr_up(skb, reason_acks_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -4281,10 +4218,10 @@ static __always_inline int acks_ipv4(struct __sk_buff *skb, void *data, void *da
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-			      at_short_pn_end, short_pn, short_payload_end, ack_largest_size,
-			      ack_largest);
+	return acks_ipv4_rest(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+			      short_pn, short_payload_end, ack_largest, ack_largest_end);
 }
 
 static __always_inline int acks_ipv6_send(struct __sk_buff *skb)
@@ -4306,8 +4243,8 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 	void *at_ack_ce_end;
 	struct hdr_ack *ack = at_short_pn_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
-	struct hdr_udp *udp = data + 54;
 	struct hdr_short *v_short = data + 62;
+	struct hdr_udp *udp = data + 54;
 
 	/* {name: "ect0", varint: "quic", when: "type == 3"}, {name: "ect1", varint: "quic", w... */
 	__u64 ack_ect0_end = fr_forget(skb, ack_first_end + ack_ect0_size);
@@ -4361,21 +4298,15 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 	/* lookup: c: connections: ["udp.src", "udp.dst", "short.dcid"] */
 	struct val_connections *c;
-	{
-		struct key_connections key __attribute__((aligned(8))) = {};
+	struct key_connections key __attribute__((aligned(8)));
 
-		fr_put_v6(key.remote.addr, ipv6->src, 0);
-		key.remote.port = be16(&udp->src_port);
-		fr_put_v6(key.local.addr, ipv6->dst, 2);
-		key.local.port = be16(&udp->dst_port);
-		st32((void *)&key + 36, ld32(v_short->dcid));
-		st32((void *)&key + 40, ld32(v_short->dcid + 4));
-		enum fr_found found = find_connections(&key, lease, 0, &c);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_acks_no_connections,
-						reason_acks_changing));
-	}
+	fr_put_endpoint_v6(&key.remote, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.local, ipv6->dst, be16(&udp->dst_port), 2);
+	st32((void *)&key + 36, ld32(v_short->dcid));
+	st32((void *)&key + 40, ld32(v_short->dcid + 4));
+	enum fr_found found = find_connections(&key, lease, 0, &c);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_acks_no_connections, reason_acks_changing);
 
 	/* {when: "c.subscriber == 0 || len(short.pn) == 1", do: ["pass"]}, */
 	if (c->subscriber == 0 || short_pn_size == 1) { /* rule */
@@ -4411,8 +4342,8 @@ acks_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end, const struct
 
 static __always_inline int
 acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-	       __u64 udp_end, __u64 short_pn_size, __u64 short_pn_end, void *at_short_pn_end,
-	       __u64 short_pn, __u64 short_payload_end, __u64 ack_largest_size, __u64 ack_largest)
+	       __u64 udp_end, __u64 short_pn_size, void *at_short_pn_end, __u64 short_pn,
+	       __u64 short_payload_end, __u64 ack_largest, __u64 ack_largest_end)
 {
 	void *at_ack_largest_end;
 	void *at_ack_delay_end;
@@ -4421,7 +4352,6 @@ acks_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end, const struct f
 	struct hdr_ack *ack = at_short_pn_end;
 
 	/* {name: "type", bits: 8, is: 2 | 3, reason: "other_frame"}, {name: "largest", varint... */
-	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 	at_ack_largest_end = fr_pin(data + fr_bound(ack_largest_end, 0x7f));
 	if (at_ack_largest_end > data_end)
 		return fr_up(skb, reason_acks_truncated);
@@ -4486,21 +4416,16 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 	void *at_short_pn_end;
 	struct hdr_short *v_short = data + 62;
 	struct hdr_ack *ack;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_acks_truncated -
-		       reason_streams_truncated, reason_acks_ipv6_version -
-		       reason_streams_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_acks_truncated -
-		      reason_streams_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(streams, acks, truncated),
+		       FR_APART(streams, acks, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(streams, acks, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "dcid", bytes: 8}, {name: "pn", bytes: "pn_size + 1", max: 4, type: "uint"}, */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
-	if (71ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 71ULL > udp_end)
 		return fr_up(skb, reason_acks_truncated);
 
 	/* {name: "form", bits: 1, is: 0, reason: "long_header"}, {name: "fixed", bits: 1, is:... */
@@ -4545,10 +4470,10 @@ static __always_inline int acks_ipv6(struct __sk_buff *skb, void *data, void *da
 	__u64 ack_largest_size = fr_varint(at_short_pn_end + 1, data_end, &ack_largest);
 	if (!ack_largest_size)
 		return fr_up(skb, reason_acks_truncated);
+	__u64 ack_largest_end = fr_forget(skb, short_pn_end + 1 + ack_largest_size);
 
-	return acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, short_pn_end,
-			      at_short_pn_end, short_pn, short_payload_end, ack_largest_size,
-			      ack_largest);
+	return acks_ipv6_rest(skb, data, data_end, lease, udp_end, short_pn_size, at_short_pn_end,
+			      short_pn, short_payload_end, ack_largest, ack_largest_end);
 }
 
 SEC("tc") int prog_acks(struct __sk_buff *skb)
@@ -4566,17 +4491,8 @@ SEC("tc") int prog_acks(struct __sk_buff *skb)
 		return fr_up(skb, reason_acks_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_acks_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_acks_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_acks_link_broadcast);
-		return fr_up(skb, reason_acks_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_acks_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(streams, acks, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short", "ack"] */
 	if (be16(&eth->type) == 0x800)

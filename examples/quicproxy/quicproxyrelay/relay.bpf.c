@@ -177,9 +177,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_swap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_swap_udp_length);
@@ -225,7 +223,7 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+					 ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -348,7 +346,7 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_swap_address_family);
 	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 63) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 63) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
@@ -357,7 +355,7 @@ static __always_inline int swap_ipv4_short20_rule(struct __sk_buff *skb, void *d
 	}
 	__u64 payload_len = udp_end - 63;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 63 && (partial_2 & 0xffff) < ((63ULL + payload_len) - 1))))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -409,7 +407,7 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+					 ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -529,7 +527,7 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_swap_address_family);
 	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 59) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 59) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
@@ -538,7 +536,7 @@ static __always_inline int swap_ipv4_short16_rule(struct __sk_buff *skb, void *d
 	}
 	__u64 payload_len = udp_end - 59;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 59 && (partial_2 & 0xffff) < ((59ULL + payload_len) - 1))))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -596,8 +594,8 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 49) +
-					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					  ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					 ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -748,8 +746,8 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 45) +
-					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					  ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					 ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -890,7 +888,7 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+					 ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -998,7 +996,7 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_swap_address_family);
 	if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 51) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 51) ||
 		    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (unlikely(!fr_fits(&r->hop_to, ip_end - 14)))
@@ -1007,7 +1005,7 @@ static __always_inline int swap_ipv4_short8_rule(struct __sk_buff *skb, void *da
 	}
 	__u64 payload_len = udp_end - 51;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 51 && (partial_2 & 0xffff) < ((51ULL + payload_len) - 1))))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1053,8 +1051,8 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 33) +
-					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					  ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					 ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1190,8 +1188,8 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 29) +
-					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					  ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					 ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1301,7 +1299,7 @@ static __always_inline int swap_ipv4_short8_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 51;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
@@ -1332,7 +1330,7 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 51;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 51 && (partial & 0xffff) < ((51ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
@@ -1351,7 +1349,7 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_2 = udp_end - 51;
 		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 		      ((partial_2 >> 16) >= 51 &&
 		       (partial_2 & 0xffff) < ((51ULL + payload_len_2) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
@@ -1373,7 +1371,7 @@ static __always_inline int swap_ipv4_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_3 = udp_end - 51;
 		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == 0x220028 ||
+		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(34, 40) ||
 		      ((partial_3 >> 16) >= 51 &&
 		       (partial_3 & 0xffff) < ((51ULL + payload_len_3) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
@@ -1427,8 +1425,8 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					  ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					 ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1541,7 +1539,7 @@ static __always_inline int swap_ipv4_short4(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 47;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 47 && (partial & 0xffff) < ((47ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
@@ -1565,9 +1563,7 @@ static __always_inline int check_short0(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_short0 *short0 = data + at;
 
-	if ((void *)(short0 + 1) > data_end)
-		return fr_up(skb, reason_swap_truncated);
-	if ((at + sizeof(*short0)) > udp_end)
+	if ((void *)(short0 + 1) > data_end || (at + sizeof(*short0)) > udp_end)
 		return fr_up(skb, reason_swap_truncated);
 	if ((be8(&short0->long_flags) >> 7) != 0)
 		return fr_up(skb, reason_swap_long_header);
@@ -1610,8 +1606,8 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					  ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					  ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
+					 ld32(r->to.addr + 12) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1711,37 +1707,6 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv4_rest_3(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 udp_end, struct val_by_id *r)
-{
-	struct hdr_udp *udp = data + 34;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 43;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
-		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (fr_is_v4(r->to.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-			return swap_ipv4_send(skb, data, now, payload_len, partial, r);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
-}
-
 static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
@@ -1764,10 +1729,10 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
-					fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
 					key.length = 4;
 					key.a = be32(&short4->a);
 					key.b = 0;
@@ -1789,21 +1754,41 @@ static __always_inline int swap_ipv4_rest_2(struct __sk_buff *skb, void *data, v
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.src.addr, ld32(ipv4->src));
-		key.src.port = be16(&udp->src_port);
-		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-		key.dst.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.src, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.length = 0;
 		key.a = 0;
 		key.b = 0;
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, lease, 352, &r_2, now);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_swap_no_by_id, reason_swap_changing));
+			return fr_missed(skb, found, reason_swap_no_by_id, reason_swap_changing);
 	}
 
-	return swap_ipv4_rest_3(skb, data, now, udp_end, r_2);
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r_2->m_new_length == 8) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 43;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+		      ((partial >> 16) >= 43 && (partial & 0xffff) < ((43ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (fr_is_v4(r_2->to.addr)) { /* ipv4 stays */
+			if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+			return swap_ipv4_send(skb, data, now, payload_len, partial, r_2);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+		return swap_ipv4_send_ipv6(skb, data, now, payload_len, partial, r_2);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
 }
 
 static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -1830,10 +1815,10 @@ static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, voi
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
-					fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
 					key.length = 16;
 					key.a = be64(&short16->a);
 					key.b = be64(&short16->b);
@@ -1861,10 +1846,10 @@ static __always_inline int swap_ipv4_rest(struct __sk_buff *skb, void *data, voi
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
-					fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
 					key.length = 8;
 					key.a = be64(&short8->a);
 					key.b = 0;
@@ -1892,6 +1877,7 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_short20 *short20 = data + 42;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_swap_truncated);
@@ -1904,10 +1890,8 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_swap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_swap_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_swap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -1923,7 +1907,6 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_swap_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -1941,10 +1924,10 @@ static __always_inline int swap_ipv4(struct __sk_buff *skb, void *data, void *da
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v4(key.src.addr, ld32(ipv4->src));
-					key.src.port = be16(&udp->src_port);
-					fr_put_v4(key.dst.addr, ld32(ipv4->dst));
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v4(&key.src, ld32(ipv4->src),
+							   be16(&udp->src_port));
+					fr_put_endpoint_v4(&key.dst, ld32(ipv4->dst),
+							   be16(&udp->dst_port));
 					key.length = 20;
 					key.a = be64(&short20->a);
 					key.b = be64(&short20->b);
@@ -2122,7 +2105,7 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_swap_address_family);
 	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 83))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 83))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -2134,7 +2117,7 @@ static __always_inline int swap_ipv6_short20_rule(struct __sk_buff *skb, void *d
 	}
 	__u64 payload_len = udp_end - 83;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 83 && (partial_2 & 0xffff) < ((83ULL + payload_len) - 1))))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -2308,7 +2291,7 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_swap_address_family);
 	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 79))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 79))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -2320,7 +2303,7 @@ static __always_inline int swap_ipv6_short16_rule(struct __sk_buff *skb, void *d
 	}
 	__u64 payload_len = udp_end - 79;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 79 && (partial_2 & 0xffff) < ((79ULL + payload_len) - 1))))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -2782,7 +2765,7 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_swap_address_family);
 	if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 71))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 71))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_swap_udp_checksum);
@@ -2794,7 +2777,7 @@ static __always_inline int swap_ipv6_short8_rule(struct __sk_buff *skb, void *da
 	}
 	__u64 payload_len = udp_end - 71;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 71 && (partial_2 & 0xffff) < ((71ULL + payload_len) - 1))))
 		return fr_up(skb, reason_swap_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -3088,7 +3071,7 @@ static __always_inline int swap_ipv6_short8_rest(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 71;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
@@ -3119,7 +3102,7 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 71;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
@@ -3138,7 +3121,7 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_2 = udp_end - 71;
 		__u64 partial_2 = fr_partial(skb);
-		if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+		if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 		      ((partial_2 >> 16) >= 71 &&
 		       (partial_2 & 0xffff) < ((71ULL + payload_len_2) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
@@ -3160,7 +3143,7 @@ static __always_inline int swap_ipv6_short8(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len_3 = udp_end - 71;
 		__u64 partial_3 = fr_partial(skb);
-		if (!(partial_3 == 0 || partial_3 == 0x36003c ||
+		if (!(partial_3 == 0 || partial_3 == FR_PARTIAL(54, 60) ||
 		      ((partial_3 >> 16) >= 71 &&
 		       (partial_3 & 0xffff) < ((71ULL + payload_len_3) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
@@ -3328,7 +3311,7 @@ static __always_inline int swap_ipv6_short4(struct __sk_buff *skb, void *data, _
 			return fr_up(skb, reason_swap_address_family);
 		__u64 payload_len = udp_end - 67;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 67 && (partial & 0xffff) < ((67ULL + payload_len) - 1))))
 			return fr_up(skb, reason_swap_partial_checksum);
 		if (be16(&udp->checksum) == 0)
@@ -3481,37 +3464,6 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	return fr_send(&r->hop_to, direct);
 }
 
-static __always_inline int swap_ipv6_rest_3(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 udp_end, struct val_by_id *r)
-{
-	struct hdr_udp *udp = data + 54;
-
-	/* when: "short?(n) && r.new_length == ?(m)" */
-	if (r->m_new_length == 8) { /* rule */
-		/* {send: {from: "r.from", to: "r.to"}}, */
-		if (fr_is_v4(r->from.addr) != fr_is_v4(r->to.addr))
-			return fr_up(skb, reason_swap_address_family);
-		__u64 payload_len = udp_end - 63;
-		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
-		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
-			return fr_up(skb, reason_swap_partial_checksum);
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_swap_udp_checksum);
-		if (!fr_is_v4(r->to.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&r->hop_to, 57ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-			return swap_ipv6_send(skb, data, now, payload_len, partial, r);
-		}
-		if (unlikely(!fr_fits(&r->hop_to, 37ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&r->hop_to, reason_swap_no_route));
-		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r);
-	}
-
-	/* programs: swap: { */
-	return fr_up(skb, reason_swap_no_rule);
-}
-
 static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, void *data_end,
 					    const struct fr_lease *lease, __u64 now, __u64 udp_end)
 {
@@ -3534,10 +3486,10 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
-					fr_put_v6(key.dst.addr, ipv6->dst, 2);
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
 					key.length = 4;
 					key.a = be32(&short4->a);
 					key.b = 0;
@@ -3559,21 +3511,41 @@ static __always_inline int swap_ipv6_rest_2(struct __sk_buff *skb, void *data, v
 	{
 		struct key_by_id key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.src.addr, ipv6->src, 0);
-		key.src.port = be16(&udp->src_port);
-		fr_put_v6(key.dst.addr, ipv6->dst, 2);
-		key.dst.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.dst, ipv6->dst, be16(&udp->dst_port), 2);
 		key.length = 0;
 		key.a = 0;
 		key.b = 0;
 		key.c = 0;
 		enum fr_found found = find_by_id(&key, lease, 352, &r_2, now);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_swap_no_by_id, reason_swap_changing));
+			return fr_missed(skb, found, reason_swap_no_by_id, reason_swap_changing);
 	}
 
-	return swap_ipv6_rest_3(skb, data, now, udp_end, r_2);
+	/* when: "short?(n) && r.new_length == ?(m)" */
+	if (r_2->m_new_length == 8) { /* rule */
+		/* {send: {from: "r.from", to: "r.to"}}, */
+		if (fr_is_v4(r_2->from.addr) != fr_is_v4(r_2->to.addr))
+			return fr_up(skb, reason_swap_address_family);
+		__u64 payload_len = udp_end - 63;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+		      ((partial >> 16) >= 63 && (partial & 0xffff) < ((63ULL + payload_len) - 1))))
+			return fr_up(skb, reason_swap_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_swap_udp_checksum);
+		if (!fr_is_v4(r_2->to.addr)) { /* ipv6 stays */
+			if (unlikely(!fr_fits(&r_2->hop_to, 57ULL + payload_len)))
+				return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+			return swap_ipv6_send(skb, data, now, payload_len, partial, r_2);
+		}
+		if (unlikely(!fr_fits(&r_2->hop_to, 37ULL + payload_len)))
+			return fr_up(skb, fr_unfit(&r_2->hop_to, reason_swap_no_route));
+		return swap_ipv6_send_ipv4(skb, data, now, payload_len, partial, r_2);
+	}
+
+	/* programs: swap: { */
+	return fr_up(skb, reason_swap_no_rule);
 }
 
 static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
@@ -3600,10 +3572,10 @@ static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, voi
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
-					fr_put_v6(key.dst.addr, ipv6->dst, 2);
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
 					key.length = 16;
 					key.a = be64(&short16->a);
 					key.b = be64(&short16->b);
@@ -3631,10 +3603,10 @@ static __always_inline int swap_ipv6_rest(struct __sk_buff *skb, void *data, voi
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
-					fr_put_v6(key.dst.addr, ipv6->dst, 2);
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
 					key.length = 8;
 					key.a = be64(&short8->a);
 					key.b = 0;
@@ -3662,6 +3634,7 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_short20 *short20 = data + 62;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_swap_truncated);
@@ -3683,7 +3656,6 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp", {short: [for n in lengths {"short?(n)"}], by: "lookup"}] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_swap_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -3701,10 +3673,10 @@ static __always_inline int swap_ipv6(struct __sk_buff *skb, void *data, void *da
 				{
 					struct key_by_id key __attribute__((aligned(8))) = {};
 
-					fr_put_v6(key.src.addr, ipv6->src, 0);
-					key.src.port = be16(&udp->src_port);
-					fr_put_v6(key.dst.addr, ipv6->dst, 2);
-					key.dst.port = be16(&udp->dst_port);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					fr_put_endpoint_v6(&key.dst, ipv6->dst,
+							   be16(&udp->dst_port), 2);
 					key.length = 20;
 					key.a = be64(&short20->a);
 					key.b = be64(&short20->b);

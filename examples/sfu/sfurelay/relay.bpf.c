@@ -233,6 +233,26 @@ enum {
 	reason_video_ipv6_payload_length, reason_video_udp_checksum, reason_video_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_video_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_video_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_video_link_broadcast + of);
+		return fr_up(skb, reason_video_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_video_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -249,10 +269,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_video_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_video_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_video_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -276,9 +294,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_video_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_video_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_video_udp_length + of);
@@ -297,9 +313,7 @@ static __always_inline int check_rtp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_rtp *rtp = data + at;
 
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_video_truncated + of);
-	if ((at + sizeof(*rtp)) > udp_end)
+	if ((void *)(rtp + 1) > data_end || (at + sizeof(*rtp)) > udp_end)
 		return fr_up(skb, reason_video_truncated + of);
 	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
 		return fr_up(skb, reason_video_rtp_version + of);
@@ -360,20 +374,22 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-					  (__u64)bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-							1) << 12) |
-							((be8(&saved_rtp->version_to_csrcs) & 15) <<
-			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-			(__u64)r->payload_type) + bpf_htons(number) +
-			bpf_htonl((be32(&saved_rtp->timestamp) +
-				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+						 bpf_htons(number) +
+						 bpf_htonl((be32(&saved_rtp->timestamp) +
+							    (__u64)r->timestamp) & 0xffffffffULL) +
+						 bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -535,10 +551,8 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
@@ -628,16 +642,13 @@ video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_video_no_streams,
-						reason_video_changing));
+			return fr_missed(skb, found, reason_video_no_streams,
+					 reason_video_changing);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -648,17 +659,16 @@ video_ipv4_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= (vp8_layer_end + 1)) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
@@ -879,16 +889,13 @@ static __always_inline int video_ipv4(struct __sk_buff *skb, void *data, void *d
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
 	struct hdr_rtp *rtp = data + 42;
+	__u64 ip_end, udp_end, rtp_csrc_list_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	__u64 rtp_csrc_list_end;
 	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end, 0))
 		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
@@ -1010,20 +1017,22 @@ static __always_inline int video_write2(struct video_same2 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-					  (__u64)bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-							1) << 12) |
-							((be8(&saved_rtp->version_to_csrcs) & 15) <<
-			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-			(__u64)r->payload_type) + bpf_htons(number) +
-			bpf_htonl((be32(&saved_rtp->timestamp) +
-				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+						 bpf_htons(number) +
+						 bpf_htonl((be32(&saved_rtp->timestamp) +
+							    (__u64)r->timestamp) & 0xffffffffULL) +
+						 bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
@@ -1186,10 +1195,8 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v6(key.publisher.addr, ipv6->src, 0);
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v6(key.server.addr, ipv6->dst, 2);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
@@ -1277,16 +1284,13 @@ video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.publisher.addr, ipv6->src, 0);
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_video_no_streams,
-						reason_video_changing));
+			return fr_missed(skb, found, reason_video_no_streams,
+					 reason_video_changing);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -1297,17 +1301,16 @@ video_ipv6_rest_4(struct __sk_buff *skb, void *data, const struct fr_lease *leas
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= (vp8_layer_end + 1)) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_video_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.publisher.addr, ipv6->src, 0);
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 		key.ssrc = be32(&rtp->ssrc);
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
@@ -1528,16 +1531,13 @@ static __always_inline int video_ipv6(struct __sk_buff *skb, void *data, void *d
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
 	struct hdr_rtp *rtp = data + 62;
+	__u64 ip_end, udp_end, rtp_csrc_list_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	__u64 rtp_csrc_list_end;
 	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end, 0))
 		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
@@ -1600,17 +1600,8 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		return fr_up(skb, reason_video_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_video_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_video_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_video_link_broadcast);
-		return fr_up(skb, reason_video_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_video_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 	if (be16(&eth->type) == 0x800)
@@ -1690,20 +1681,22 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-					  (__u64)bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-							1) << 12) |
-							((be8(&saved_rtp->version_to_csrcs) & 15) <<
-			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-			(__u64)r->payload_type) + bpf_htons(number) +
-			bpf_htonl((be32(&saved_rtp->timestamp) +
-				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+						 bpf_htons(number) +
+						 bpf_htonl((be32(&saved_rtp->timestamp) +
+							    (__u64)r->timestamp) & 0xffffffffULL) +
+						 bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -1850,10 +1843,8 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
@@ -1942,17 +1933,16 @@ static __always_inline int audio_ipv4_rest_2(struct __sk_buff *skb, void *data, 
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= rtp_extensions_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
+	      (partial >> 16) >= rtp_extensions_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_audio_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
@@ -2025,16 +2015,13 @@ static __always_inline int audio_ipv4_rest(struct __sk_buff *skb, void *data, vo
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v4(&key.publisher, ld32(ipv4->src), be16(&udp->src_port));
+		fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_audio_no_streams,
-						reason_audio_changing));
+			return fr_missed(skb, found, reason_audio_no_streams,
+					 reason_audio_changing);
 	}
 
 	return audio_ipv4_rest_2(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
@@ -2046,20 +2033,15 @@ static __always_inline int audio_ipv4(struct __sk_buff *skb, void *data, void *d
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
 	struct hdr_rtp *rtp = data + 42;
+	__u64 ip_end, udp_end, rtp_csrc_list_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_audio_truncated -
-		       reason_video_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_audio_truncated -
-		      reason_video_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(video, audio, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(video, audio, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	__u64 rtp_csrc_list_end;
-	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end, reason_audio_truncated -
-		      reason_video_truncated))
+	if (check_rtp(skb, data, data_end, udp_end, 42, &rtp_csrc_list_end,
+		      FR_APART(video, audio, truncated)))
 		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
 	if (at_rtp_csrc_list_end > data_end)
@@ -2150,20 +2132,22 @@ static __always_inline int audio_write2(struct audio_same2 *same, struct __sk_bu
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
-		udp_checksum =
-			fr_checksum_not_0(same->rest0 + udp_new_pseudo +
-					  (__u64)bpf_htons(r->local.port) +
-					  bpf_htons(r->remote.port) +
-					  bpf_htons(0x8000ULL |
-						    (((be8(&saved_rtp->version_to_csrcs) >> 5) &
-						      1) << 13) |
-						      (((be8(&saved_rtp->version_to_csrcs) >> 4) &
-							1) << 12) |
-							((be8(&saved_rtp->version_to_csrcs) & 15) <<
-			8) | ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
-			(__u64)r->payload_type) + bpf_htons(number) +
-			bpf_htonl((be32(&saved_rtp->timestamp) +
-				   (__u64)r->timestamp) & 0xffffffffULL) + bpf_htonl(r->ssrc));
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+						 bpf_htons(number) +
+						 bpf_htonl((be32(&saved_rtp->timestamp) +
+							    (__u64)r->timestamp) & 0xffffffffULL) +
+						 bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
@@ -2311,10 +2295,8 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v6(key.publisher.addr, ipv6->src, 0);
-	key.publisher.port = be16(&udp->src_port);
-	fr_put_v6(key.server.addr, ipv6->dst, 2);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
@@ -2401,17 +2383,16 @@ static __always_inline int audio_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= rtp_extensions_end) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+	      (partial >> 16) >= rtp_extensions_end) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_audio_partial_checksum);
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 		struct val_streams val __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.publisher.addr, ipv6->src, 0);
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 		key.ssrc = be32(&rtp->ssrc);
 		val.highest = be16(&rtp->sequence);
 		fr_learning(0);
@@ -2484,16 +2465,13 @@ static __always_inline int audio_ipv6_rest(struct __sk_buff *skb, void *data, vo
 	{
 		struct key_streams key __attribute__((aligned(8))) = {};
 
-		fr_put_v6(key.publisher.addr, ipv6->src, 0);
-		key.publisher.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
+		fr_put_endpoint_v6(&key.publisher, ipv6->src, be16(&udp->src_port), 0);
+		fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
 		key.ssrc = be32(&rtp->ssrc);
 		enum fr_found found = find_streams(&key, lease, 0, &stream);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_audio_no_streams,
-						reason_audio_changing));
+			return fr_missed(skb, found, reason_audio_no_streams,
+					 reason_audio_changing);
 	}
 
 	return audio_ipv6_rest_2(skb, data, ip_end, udp_end, rtp_extensions_end, priority, stream);
@@ -2505,21 +2483,16 @@ static __always_inline int audio_ipv6(struct __sk_buff *skb, void *data, void *d
 	void *at_rtp_csrc_list_end;
 	void *at_rtp_profile_end;
 	struct hdr_rtp *rtp = data + 62;
+	__u64 ip_end, udp_end, rtp_csrc_list_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_audio_truncated -
-		       reason_video_truncated, reason_audio_ipv6_version -
-		       reason_video_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_audio_truncated -
-		      reason_video_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(video, audio, truncated),
+		       FR_APART(video, audio, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(video, audio, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-	__u64 rtp_csrc_list_end;
-	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end, reason_audio_truncated -
-		      reason_video_truncated))
+	if (check_rtp(skb, data, data_end, udp_end, 62, &rtp_csrc_list_end,
+		      FR_APART(video, audio, truncated)))
 		return TC_ACT_UNSPEC;
 	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
 	if (at_rtp_csrc_list_end > data_end)
@@ -2581,17 +2554,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		return fr_up(skb, reason_audio_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_audio_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_audio_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_audio_link_broadcast);
-		return fr_up(skb, reason_audio_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_audio_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(video, audio, vlan_tag)))
+		return TC_ACT_UNSPEC;
 	if (be16(&eth->type) == 0x800)
 		return audio_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)

@@ -182,6 +182,26 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_to_peer_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_to_peer_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_to_peer_link_broadcast + of);
+		return fr_up(skb, reason_to_peer_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -198,10 +218,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_to_peer_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -225,9 +243,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_to_peer_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_to_peer_udp_length + of);
@@ -246,9 +262,7 @@ static __always_inline int check_channel_data(struct __sk_buff *skb, void *data,
 {
 	struct hdr_channel_data *channel_data = data + at;
 
-	if ((void *)(channel_data + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if ((at + sizeof(*channel_data)) > udp_end)
+	if ((void *)(channel_data + 1) > data_end || (at + sizeof(*channel_data)) > udp_end)
 		return fr_up(skb, reason_to_peer_truncated);
 	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
 		return fr_up(skb, reason_to_peer_channel_data_number);
@@ -273,6 +287,9 @@ static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, _
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 42, udp_checksum_at = 40;
+
+	if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
@@ -326,6 +343,9 @@ to_peer_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 62, udp_checksum_at = 60;
 
+	if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
+
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->relayed.addr)) +
 			  fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100,
@@ -371,76 +391,36 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	struct hdr_udp *udp = data + 34;
 	struct hdr_channel_data *channel_data = data + 42;
 	struct hdr_eth *eth = data;
+	__u64 ip_end, udp_end, channel_data_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: channel_data: fields: [ */
-	__u64 channel_data_end;
 	if (check_channel_data(skb, data, data_end, udp_end, 42, &channel_data_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct val_by_channel *ch;
-	{
-		struct key_by_channel key __attribute__((aligned(8))) = {};
+	struct key_by_channel key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		fr_put_v4(key.server.addr, ld32(ipv4->dst));
-		key.server.port = be16(&udp->dst_port);
-		key.number = be16(&channel_data->number);
-		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_peer_no_by_channel,
-						reason_to_peer_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
+	key.number = be16(&channel_data->number);
+	enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_peer_no_by_channel, reason_to_peer_changing);
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
 		return fr_up(skb, reason_to_peer_address_family);
 	__u64 payload_len = channel_data_end - 46;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_peer_partial_checksum);
-	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
-		const __u32 headers_len = 46, udp_checksum_at = 40;
-		__be32 eth_type_to_ecn = ld32(&eth->type);
-		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-		__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-						 ((channel_data_end - 34) & 1) != 0);
-		__be16 old_udp_length = ld16(&udp->length);
-		__be32 old_ipv4_src = ld32(ipv4->src);
-		__be32 old_ipv4_dst = ld32(ipv4->dst);
-		__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length + ld32(&channel_data->number) +
-						  udp_cut_off);
-		udp_csum.optional = 1;
-		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-			((__u64)ld32(&ipv4->total_length) +
-			 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src + old_ipv4_dst) +
-			 ipv4_ttl_protocol;
-		return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_peer_udp_checksum);
-	if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 	const __u32 headers_len = 46, udp_checksum_at = 40;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -449,6 +429,22 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&channel_data->number) +
 					  udp_cut_off);
+	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+		return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					 ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_peer_udp_checksum);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, FR_TO_IPV6, udp_csum,
 				 bpf_htons(0x86dd), ipv6_version_to_flow_label, bpf_htons(0x1140));
 }
@@ -488,74 +484,39 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 	struct hdr_udp *udp = data + 54;
 	struct hdr_channel_data *channel_data = data + 62;
 	struct hdr_eth *eth = data;
+	__u64 ip_end, udp_end, channel_data_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: channel_data: fields: [ */
-	__u64 channel_data_end;
 	if (check_channel_data(skb, data, data_end, udp_end, 62, &channel_data_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
 	struct val_by_channel *ch;
-	{
-		struct key_by_channel key __attribute__((aligned(8))) = {};
+	struct key_by_channel key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		fr_put_v6(key.server.addr, ipv6->dst, 2);
-		key.server.port = be16(&udp->dst_port);
-		key.number = be16(&channel_data->number);
-		enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_peer_no_by_channel,
-						reason_to_peer_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 2);
+	key.number = be16(&channel_data->number);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_by_channel(&key, lease, 0, &ch, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_peer_no_by_channel, reason_to_peer_changing);
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
 		return fr_up(skb, reason_to_peer_address_family);
 	__u64 payload_len = channel_data_end - 66;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_peer_udp_checksum);
-	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&ch->hop_peer, 48ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
-		const __u32 headers_len = 66, udp_checksum_at = 60;
-		__be16 eth_type = ld16(&eth->type);
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
-						 ((channel_data_end - 54) & 1) != 0);
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length + ld32(&channel_data->number) +
-						  udp_cut_off);
-		return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					 eth_type, ipv6_version_to_flow_label,
-					 ipv6_next_header_hop_limit);
-	}
-	if (unlikely(!fr_fits(&ch->hop_peer, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 	const __u32 headers_len = 66, udp_checksum_at = 60;
-	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
-					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
@@ -565,6 +526,19 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&channel_data->number) +
 					  udp_cut_off);
+	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		return to_peer_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					 eth_type, ipv6_version_to_flow_label,
+					 ipv6_next_header_hop_limit);
+	}
+	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 	return to_peer_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
 				 ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
@@ -585,17 +559,8 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		return fr_up(skb, reason_to_peer_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_to_peer_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_to_peer_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_to_peer_link_broadcast);
-		return fr_up(skb, reason_to_peer_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "channel_data"] */
 	if (be16(&eth->type) == 0x800)
@@ -638,6 +603,9 @@ static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now,
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 46, udp_checksum_at = 40;
+
+	if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(ch->server.addr + 12) +
@@ -697,6 +665,9 @@ static __always_inline int to_client_send_ipv6(struct __sk_buff *skb, __u64 now,
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 60;
 
+	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
+
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->server.addr)) +
 			  fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100,
@@ -745,31 +716,23 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_eth *eth = data;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
-		       reason_to_peer_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_to_client_truncated -
-		      reason_to_peer_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(to_peer, to_client, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *ch;
-	{
-		struct key_by_peer key __attribute__((aligned(8))) = {};
+	struct key_by_peer key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		fr_put_v4(key.relayed.addr, ld32(ipv4->dst));
-		key.relayed.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_client_no_by_peer,
-						reason_to_client_changing));
-	}
+	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_client_no_by_peer,
+				 reason_to_client_changing);
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
@@ -780,43 +743,31 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_client_partial_checksum);
-	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
-		if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
-		const __u32 headers_len = 42, udp_checksum_at = 40;
-		__be32 eth_type_to_ecn = ld32(&eth->type);
-		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-		__be16 old_udp_length = ld16(&udp->length);
-		__be32 old_ipv4_src = ld32(ipv4->src);
-		__be32 old_ipv4_dst = ld32(ipv4->dst);
-		__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		udp_csum.optional = 1;
-		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-			((__u64)ld32(&ipv4->total_length) +
-			 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src + old_ipv4_dst) +
-			 ipv4_ttl_protocol;
-		return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					   ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
-	}
-	if (be16(&udp->checksum) == 0)
-		return fr_up(skb, reason_to_client_udp_checksum);
-	if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 	const __u32 headers_len = 42, udp_checksum_at = 40;
-	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
-						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
+	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
+		__be32 eth_type_to_ecn = ld32(&eth->type);
+		__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+		udp_csum.optional = 1;
+		__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+			((__u64)ld32(&ipv4->total_length) +
+			 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+			 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+		return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					   ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+	}
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_client_udp_checksum);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
 	return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, FR_TO_IPV6, udp_csum,
 				   bpf_htons(0x86dd), ipv6_version_to_flow_label,
 				   bpf_htons(0x1140));
@@ -828,32 +779,24 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_eth *eth = data;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
-		       reason_to_peer_truncated, reason_to_client_ipv6_version -
-		       reason_to_peer_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_to_client_truncated -
-		      reason_to_peer_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated),
+		       FR_APART(to_peer, to_client, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(to_peer, to_client, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *ch;
-	{
-		struct key_by_peer key __attribute__((aligned(8))) = {};
+	struct key_by_peer key __attribute__((aligned(8)));
 
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		fr_put_v6(key.relayed.addr, ipv6->dst, 2);
-		key.relayed.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_client_no_by_peer,
-						reason_to_client_changing));
-	}
+	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
+	enum fr_found found = find_by_peer(&key, lease, 0, &ch, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_client_no_by_peer,
+				 reason_to_client_changing);
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
 	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
@@ -864,42 +807,31 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
-	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
-		if (unlikely(!fr_fits(&ch->hop_client, 52ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
-		const __u32 headers_len = 62, udp_checksum_at = 60;
-		__be16 eth_type = ld16(&eth->type);
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-		__be16 old_udp_length = ld16(&udp->length);
-		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
-		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
-						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
-						  old_udp_length);
-		return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
-					   eth_type, ipv6_version_to_flow_label,
-					   ipv6_next_header_hop_limit);
-	}
-	if (unlikely(!fr_fits(&ch->hop_client, 32ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 	const __u32 headers_len = 62, udp_checksum_at = 60;
-	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
-					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
 		old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
+	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
+		__be16 eth_type = ld16(&eth->type);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+			(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+		__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+		return to_client_send_ipv6(skb, now, payload_len, ch, headers_len, 0, udp_csum,
+					   eth_type, ipv6_version_to_flow_label,
+					   ipv6_next_header_hop_limit);
+	}
+	__be32 eth_type_to_ecn = bpf_htonl(0x8000000ULL | 0x4500ULL |
+					   (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+					   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 	__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 	return to_client_send_ipv4(skb, now, payload_len, ch, headers_len, FR_TO_IPV4, udp_csum,
 				   ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
@@ -920,17 +852,8 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		return fr_up(skb, reason_to_client_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_to_client_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_to_client_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_to_client_link_broadcast);
-		return fr_up(skb, reason_to_client_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(to_peer, to_client, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)

@@ -153,9 +153,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_deliver_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_deliver_udp_length);
@@ -205,11 +203,11 @@ static __always_inline long deliver_copy1(struct deliver_same1 *same, struct __s
 						 bpf_htons((be8(&saved_rtp->flags) << 8) |
 							   ((be8(&saved_rtp->marker_payload_type) >>
 							   7) << 7) | (__u64)r->payload_type) +
-							   bpf_htons((be16(&saved_rtp->sequence) +
-							   (__u64)r->sequence) & 0xffff) +
-							   bpf_htonl((be32(&saved_rtp->timestamp) +
-							   (__u64)r->timestamp) & 0xffffffffULL) +
-							   bpf_htonl(r->ssrc));
+						 bpf_htons((be16(&saved_rtp->sequence) +
+							    (__u64)r->sequence) & 0xffff) +
+						 bpf_htonl((be32(&saved_rtp->timestamp) +
+							    (__u64)r->timestamp) & 0xffffffffULL) +
+						 bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum = 0;
 
@@ -286,8 +284,7 @@ static __always_inline int deliver_fan1(struct __sk_buff *skb, void *data, __u64
 	struct group_receivers key __attribute__((aligned(8))) = {};
 	struct list_receivers *list;
 
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_receivers(&key);
 	if (!list)
 		return fr_up(skb, reason_deliver_no_receivers);
@@ -352,6 +349,7 @@ static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_rtp *rtp = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_deliver_truncated);
@@ -364,10 +362,8 @@ static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_deliver_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_deliver_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_deliver_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -383,21 +379,18 @@ static __always_inline int deliver_ipv4(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_deliver_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if (54ULL > udp_end)
+	if ((void *)(rtp + 1) > data_end || 54ULL > udp_end)
 		return fr_up(skb, reason_deliver_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_deliver_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 54) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 54) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_deliver_partial_checksum);
 	return deliver_fan1(skb, data, ip_end);
@@ -440,11 +433,11 @@ static __always_inline long deliver_copy2(struct deliver_same2 *same, struct __s
 						 bpf_htons((be8(&saved_rtp->flags) << 8) |
 							   ((be8(&saved_rtp->marker_payload_type) >>
 							   7) << 7) | (__u64)r->payload_type) +
-							   bpf_htons((be16(&saved_rtp->sequence) +
-							   (__u64)r->sequence) & 0xffff) +
-							   bpf_htonl((be32(&saved_rtp->timestamp) +
-							   (__u64)r->timestamp) & 0xffffffffULL) +
-							   bpf_htonl(r->ssrc));
+						 bpf_htons((be16(&saved_rtp->sequence) +
+							    (__u64)r->sequence) & 0xffff) +
+						 bpf_htonl((be32(&saved_rtp->timestamp) +
+							    (__u64)r->timestamp) & 0xffffffffULL) +
+						 bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
@@ -522,8 +515,7 @@ static __always_inline int deliver_fan2(struct __sk_buff *skb, void *data, __u64
 	struct group_receivers key __attribute__((aligned(8))) = {};
 	struct list_receivers *list;
 
-	fr_put_v6(key.server.addr, ipv6->dst, 0);
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v6(&key.server, ipv6->dst, be16(&udp->dst_port), 0);
 	list = list_of_receivers(&key);
 	if (!list)
 		return fr_up(skb, reason_deliver_no_receivers);
@@ -586,6 +578,7 @@ static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_rtp *rtp = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_deliver_truncated);
@@ -607,21 +600,18 @@ static __always_inline int deliver_ipv6(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_deliver_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
-	if ((void *)(rtp + 1) > data_end)
-		return fr_up(skb, reason_deliver_truncated);
-	if (74ULL > udp_end)
+	if ((void *)(rtp + 1) > data_end || 74ULL > udp_end)
 		return fr_up(skb, reason_deliver_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_deliver_gso_packet);
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 74) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 74) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_deliver_partial_checksum);
 	return deliver_fan2(skb, data, ip_end);

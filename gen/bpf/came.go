@@ -1,0 +1,78 @@
+package bpf
+
+import (
+	"maps"
+	"regexp"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Where ways part by the kind of packet that leaves, and each calls a function that writes (halves.go), what both have
+// to know of the checksums that came is computed once, in front of where they part.
+
+// came is that, for a way.
+type came struct {
+	oldLen string            // the name of the bytes of headers that came
+	values map[string]string // as in a function
+	csums  map[string]string // the names of checksums that may be partial, by the field
+}
+
+// beforeParting renders what both ways of a branch know of the packet that came; it reports whether there is something.
+func (f *function) beforeParting(s *ir.If) bool {
+	then, other := f.writesInHalves(s.Then), f.writesInHalves(s.Else)
+	if then == nil || other == nil || f.came[then] != nil {
+		return false
+	}
+	for _, way := range []*ir.Forward{then, other} {
+		f.prog.writer(way.Rewrite, &ir.Effects{}).coverAll(f, way.Pos)
+	}
+	mine, c := f.sumsCame(then)
+	theirs, _ := f.sumsCame(other)
+	f.keepNames()
+	if len(c.csums) == 0 || unmarked(mine.lines) != unmarked(theirs.lines) {
+		return false
+	}
+	f.absorb(mine.function)
+	f.names = mine.names
+	f.came[then], f.came[other] = c, c
+	return true
+}
+
+// writesInHalves is the packet that leaves in the end, where nothing but checks comes before.
+func (f *function) writesInHalves(block []ir.Stmt) *ir.Forward {
+	for i, s := range block {
+		switch s := s.(type) {
+		case *ir.Guard, *ir.CheckHop:
+			continue
+		case *ir.Forward:
+			if i == len(block)-1 && f.prog.halves[s] != nil {
+				return s
+			}
+		}
+		break
+	}
+	return nil
+}
+
+// sumsCame renders what is known of the checksums of a packet that came.
+func (f *function) sumsCame(s *ir.Forward) (*writer, *came) {
+	o := f.firstHalf(s)
+	c := &came{oldLen: o.oldLen, csums: map[string]string{}}
+	for _, sum := range s.Rewrite.Sums {
+		if mayBePartial(sum) {
+			mine := o.newSum(sum)
+			was, _ := o.changes(sum)
+			o.sumCame(mine, was)
+			c.csums[sum.Name] = mine.name("csum")
+		}
+	}
+	o.once()
+	o.declareConstants()
+	maps.DeleteFunc(o.values, func(_, name string) bool {
+		word := regexp.MustCompile(`\b` + name + `\b`)
+		return !slices.ContainsFunc(o.lines, word.MatchString)
+	})
+	c.values = o.values
+	return o, c
+}
