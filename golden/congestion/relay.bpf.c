@@ -513,7 +513,7 @@ static __always_inline int control_loss(void *data, void *data_end, const struct
 	/* lookup: p: peers: ["socket.remote_addr"] */
 	struct val_peers *p;
 	{
-		struct key_peers key __attribute__((aligned(8)));
+		struct key_peers key __attribute__((aligned(8))) = {};
 
 		key.peer.len = 128;
 		fr_put_v6(key.peer.addr, socket->remote_addr, 4);

@@ -275,6 +275,10 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct hdr_rtcp *rtcp = data + 42;
 	struct hdr_eth *eth = data;
 
+	/* stack: ["eth", "ip", "udp", "rtcp"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_gso_packet);
+
 	/* match: "udp.dst_port": 5005 */
 	if (be16(&udp->dst_port) != 0x138d)
 		return fr_up(skb, reason_wrap_no_match);
@@ -349,9 +353,11 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_wrap_multicast :
-			     reason_wrap_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be8(&ipv4->protocol) != 17)
@@ -383,18 +389,28 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_gso_packet);
 	if (rtcp_end != udp_end)
 		return fr_up(skb, reason_wrap_rtcp_length);
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_wrap_gso_packet);
 
 	return wrap_ipv4_rest(skb, data, lease, now, rtcp_end);
 }
 
-static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
-					  __u64 rtcp_end, struct val_by_ssrc *s)
+static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
+					  const struct fr_lease *lease, __u64 now, __u64 rtcp_end)
 {
-	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtcp *rtcp = data + 62;
 	struct hdr_eth *eth = data;
+
+	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
+	struct val_by_ssrc *s;
+	struct key_by_ssrc key __attribute__((aligned(8)));
+
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	key.ssrc = be32(&rtcp->ssrc);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_wrap_no_by_ssrc, reason_wrap_changing);
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
@@ -449,9 +465,11 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
-			     reason_wrap_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
 	if (be8(&ipv6->next_header) != 17)
@@ -490,18 +508,7 @@ static __always_inline int wrap_ipv6(struct __sk_buff *skb, void *data, void *da
 	if (be16(&udp->dst_port) != 0x138d)
 		return fr_up(skb, reason_wrap_no_match);
 
-	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-	struct val_by_ssrc *s;
-	struct key_by_ssrc key __attribute__((aligned(8)));
-
-	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
-	key.ssrc = be32(&rtcp->ssrc);
-	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_by_ssrc(&key, lease, 0, &s, now);
-	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_wrap_no_by_ssrc, reason_wrap_changing);
-
-	return wrap_ipv6_rest(skb, data, now, rtcp_end, s);
+	return wrap_ipv6_rest(skb, data, lease, now, rtcp_end);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -521,10 +528,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_wrap_other_host :
-			     skb->pkt_type == 1 ? reason_wrap_link_broadcast :
-			     reason_wrap_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_wrap_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_wrap_link_broadcast);
+		return fr_up(skb, reason_wrap_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
 

@@ -146,9 +146,11 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_sort_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_sort_multicast :
-			     reason_sort_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be8(&ipv4->protocol) != 17)
@@ -258,9 +260,11 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_sort_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_sort_multicast :
-			     reason_sort_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "media"] */
 	if (be8(&ipv6->next_header) != 17)
@@ -346,10 +350,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_sort_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_sort_other_host :
-			     skb->pkt_type == 1 ? reason_sort_link_broadcast :
-			     reason_sort_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_sort_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_sort_link_broadcast);
+		return fr_up(skb, reason_sort_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 

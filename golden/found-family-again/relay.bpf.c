@@ -75,9 +75,7 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + at;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((at + sizeof(*ipv4)) > ip_end)
+	if ((void *)(ipv4 + 1) > data_end || (at + sizeof(*ipv4)) > ip_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_unwrap_ipv4_version);
@@ -88,10 +86,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 inner_end = at + be16(&ipv4->total_length);
-	if (inner_end > ip_end)
+	if (be16(&ipv4->total_length) < 20 || inner_end > ip_end)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -120,7 +116,7 @@ static __always_inline int unwrap_ipv4_ipv4_send(struct __sk_buff *skb, void *da
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					    ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					     ld32(ipv4->src) + ld32(ipv4->dst)) +
-					     (__u64)ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+					    (__u64)ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
@@ -164,8 +160,8 @@ static __always_inline int unwrap_ipv4_ipv4(struct __sk_buff *skb, void *data, v
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 payload_len;
+
 	if (check_ipv4(skb, data, data_end, ip_end, 35, &payload_len))
 		return TC_ACT_UNSPEC;
 
@@ -190,9 +186,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((at + sizeof(*ipv6)) > ip_end)
+	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > ip_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_unwrap_ipv6_version);
@@ -269,8 +263,8 @@ static __always_inline int unwrap_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	struct fr_hop hop_1;
 	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 payload_len;
+
 	if (check_ipv6(skb, data, data_end, ip_end, 35, &payload_len))
 		return TC_ACT_UNSPEC;
 
@@ -306,10 +300,8 @@ static __always_inline int unwrap_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -323,9 +315,7 @@ static __always_inline int unwrap_ipv4(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (35ULL > ip_end)
+	if ((void *)(shim + 1) > data_end || 35ULL > ip_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if (be8(&shim->kind) != 1)
 		return fr_up(skb, reason_unwrap_shim_kind);
@@ -396,8 +386,8 @@ static __always_inline int unwrap_ipv6_ipv4(struct __sk_buff *skb, void *data, v
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 payload_len;
+
 	if (check_ipv4(skb, data, data_end, ip_end, 55, &payload_len))
 		return TC_ACT_UNSPEC;
 
@@ -479,8 +469,8 @@ static __always_inline int unwrap_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	struct fr_hop hop_2;
 	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 payload_len;
+
 	if (check_ipv6(skb, data, data_end, ip_end, 55, &payload_len))
 		return TC_ACT_UNSPEC;
 
@@ -529,9 +519,7 @@ static __always_inline int unwrap_ipv6(struct __sk_buff *skb, void *data, void *
 	}
 
 	/* headers: shim: fields: [{name: "kind", bits: 8, is: 1}] */
-	if ((void *)(shim + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (55ULL > ip_end)
+	if ((void *)(shim + 1) > data_end || 55ULL > ip_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if (be8(&shim->kind) != 1)
 		return fr_up(skb, reason_unwrap_shim_kind);

@@ -115,9 +115,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_framed_truncated + of);
-	if ((at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
 		return fr_up(skb, reason_framed_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_framed_udp_length + of_2);
@@ -215,15 +213,13 @@ static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *d
 	struct hdr_cost *cost = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 udp_end;
+
 	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: cost: { */
-	if ((void *)(cost + 1) > data_end)
-		return fr_up(skb, reason_framed_truncated);
-	if (43ULL > udp_end)
+	if ((void *)(cost + 1) > data_end || 43ULL > udp_end)
 		return fr_up(skb, reason_framed_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "cost"] */
@@ -232,22 +228,18 @@ static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: w: ways: ["udp.src_port"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_framed_no_ways,
-						reason_framed_changing));
-	}
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_framed_no_ways, reason_framed_changing);
 
 	/* do: [{set: "cost.units": 1}, {admit: {credit: "w.left", cost: 1}}, {count: {counter... */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_framed_hop_limit);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 43) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 43) ||
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_framed_partial_checksum);
 	if (unlikely(!fr_fits(&w->way.hop, ipv4_end - 14)))
@@ -297,10 +289,8 @@ SEC("tc") int prog_framed(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_framed_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_framed_ipv4_total_length);
 	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_framed_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -403,6 +393,7 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	struct hdr_ipv4 *ipv4 = data;
 	struct hdr_cost *cost = data + 28;
 	struct hdr_udp *udp = data + 20;
+	__u64 udp_end;
 
 	/* bare: { */
 	if (!fr_lease_valid(lease, now))
@@ -422,10 +413,8 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_bare_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_bare_ipv4_total_length);
 	__u64 ipv4_end = be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_bare_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -441,30 +430,24 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	/* stack: ["ipv4", "udp", "cost"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_bare_not_udp);
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ipv4_end, 20, &udp_end, reason_bare_truncated -
-		      reason_framed_truncated, reason_bare_udp_length - reason_framed_udp_length))
+	if (check_udp(skb, data, data_end, ipv4_end, 20, &udp_end,
+		      FR_APART(framed, bare, truncated), FR_APART(framed, bare, udp_length)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: cost: { */
-	if ((void *)(cost + 1) > data_end)
-		return fr_up(skb, reason_bare_truncated);
-	if (29ULL > udp_end)
+	if ((void *)(cost + 1) > data_end || 29ULL > udp_end)
 		return fr_up(skb, reason_bare_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_bare_gso_packet);
 
 	/* lookup: w: ways: ["udp.src_port"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_bare_no_ways, reason_bare_changing));
-	}
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_bare_no_ways, reason_bare_changing);
 
 	/* do: [{admit: {credit: "w.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
 	if (be8(&ipv4->ttl) <= 1)

@@ -123,9 +123,7 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
 
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (66ULL > udp_end)
+	if ((void *)(ipv4 + 1) > data_end || 66ULL > udp_end)
 		return fr_up(skb, reason_out_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_out_ipv4_version);
@@ -136,10 +134,8 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_out_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_out_ipv4_total_length);
 	__u64 inner_end = 46ULL + be16(&ipv4->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
 		return fr_up(skb, reason_out_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -212,9 +208,7 @@ static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void 
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (86ULL > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || 86ULL > udp_end)
 		return fr_up(skb, reason_out_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_out_ipv6_version);
@@ -248,9 +242,7 @@ static __always_inline int out_udp(struct __sk_buff *skb, void *data, void *data
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tun *tun = data + 42;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (42ULL > outer_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
 		return fr_up(skb, reason_out_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_out_udp_length);
@@ -261,9 +253,7 @@ static __always_inline int out_udp(struct __sk_buff *skb, void *data, void *data
 		return fr_up(skb, reason_out_udp_length);
 
 	/* headers: tun: fields: [{name: "id", bits: 32, is: 7}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (46ULL > udp_end)
+	if ((void *)(tun + 1) > data_end || 46ULL > udp_end)
 		return fr_up(skb, reason_out_truncated);
 	if (be32(&tun->id) != 7)
 		return fr_up(skb, reason_out_tun_id);
@@ -322,10 +312,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_out_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_out_ipv4_total_length);
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_out_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))

@@ -330,59 +330,11 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ipv
 	return TC_ACT_UNSPEC;
 }
 
-SEC("tc") int prog_tap(struct __sk_buff *skb)
+static __always_inline int tap_udp(struct __sk_buff *skb, void *data, void *data_end,
+				   const struct fr_lease *lease, __u64 ipv4_end)
 {
-	const struct fr_lease *lease = fr_the_lease();
-	__u64 now = bpf_jiffies64();
-
-	fr_pull(skb, 42);
-	void *data = (void *)(long)skb->data;
-	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
-	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 
-	/* programs: tap: { */
-	if (!fr_lease_valid(lease, now))
-		return fr_up(skb, reason_tap_inactive);
-
-	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tap_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_tap_other_host :
-			     skb->pkt_type == 1 ? reason_tap_link_broadcast :
-			     reason_tap_link_multicast);
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-
-	/* stack: ["eth", "ipv4", "udp"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_tap_not_ipv4);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_tap_truncated);
-	if ((be8(&ipv4->version_ihl) >> 4) != 4)
-		return fr_up(skb, reason_tap_ipv4_version);
-	if ((be8(&ipv4->version_ihl) & 15) != 5)
-		return fr_up(skb, reason_tap_ip_options);
-	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
-		return fr_up(skb, reason_tap_ipv4_reserved);
-	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
-	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
-		return fr_up(skb, reason_tap_fragment);
-	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
-		return fr_up(skb, reason_tap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
-		       ld32(ipv4->src) + ld32(ipv4->dst)))
-		return fr_up(skb, reason_tap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(ipv4->src)))
-		return fr_up(skb, reason_tap_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_tap_multicast :
-			     reason_tap_martian_destination);
-	if (be8(&ipv4->protocol) != 17)
-		return fr_up(skb, reason_tap_not_udp);
 	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
 		return fr_up(skb, reason_tap_truncated);
 	if (be16(&udp->length) < 8)
@@ -412,4 +364,65 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_tap_partial_checksum);
 	return tap_fan1(skb, data, ipv4_end, s);
+}
+
+SEC("tc") int prog_tap(struct __sk_buff *skb)
+{
+	const struct fr_lease *lease = fr_the_lease();
+	__u64 now = bpf_jiffies64();
+
+	fr_pull(skb, 42);
+	void *data = (void *)(long)skb->data;
+	void *data_end = (void *)(long)skb->data_end;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	/* programs: tap: { */
+	if (!fr_lease_valid(lease, now))
+		return fr_up(skb, reason_tap_inactive);
+
+	/* hook: "tc/ingress" */
+	if (skb->vlan_present)
+		return fr_up(skb, reason_tap_vlan_tag);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_tap_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_tap_link_broadcast);
+		return fr_up(skb, reason_tap_link_multicast);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_tap_truncated);
+
+	/* stack: ["eth", "ipv4", "udp"] */
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_tap_not_ipv4);
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_tap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_tap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_tap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_tap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
+	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_tap_fragment);
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
+		return fr_up(skb, reason_tap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_tap_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_tap_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_tap_multicast);
+		return fr_up(skb, reason_tap_martian_destination);
+	}
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_tap_not_udp);
+
+	return tap_udp(skb, data, data_end, lease, ipv4_end);
 }

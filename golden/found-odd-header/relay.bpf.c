@@ -84,10 +84,13 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_in_vlan_tag + of);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_in_other_host + of :
-			     skb->pkt_type == 1 ? reason_in_link_broadcast + of :
-			     reason_in_link_multicast + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_in_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_in_link_broadcast + of);
+		return fr_up(skb, reason_in_link_multicast + of);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_in_truncated + of);
 
@@ -118,9 +121,11 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_in_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_in_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_in_multicast + of :
-			     reason_in_martian_destination + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_in_multicast + of);
+		return fr_up(skb, reason_in_martian_destination + of);
+	}
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_in_not_udp + of);
 
@@ -257,9 +262,11 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_in_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_in_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_in_multicast + of :
-			     reason_in_martian_destination + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_in_multicast + of);
+		return fr_up(skb, reason_in_martian_destination + of);
+	}
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_in_not_udp + of);
 

@@ -67,9 +67,8 @@ enum {
 	reason_mark_no_memory, reason_mark_fault,
 };
 
-static __always_inline int mark_record_send(struct __sk_buff *skb, void *data,
-					    __u64 record_data_size, __u64 record_data_end,
-					    __u64 payload_len, __u64 partial)
+static __always_inline int mark_udp_send(struct __sk_buff *skb, void *data, __u64 record_data_size,
+					 __u64 record_data_end, __u64 payload_len, __u64 partial)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -154,11 +153,26 @@ static __always_inline int mark_record_send(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int mark_record(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 udp_end)
+static __always_inline int mark_udp(struct __sk_buff *skb, void *data, void *data_end,
+				    __u64 ipv4_end)
 {
 	void *at_record_data_end;
+	struct hdr_udp *udp = data + 34;
 	struct hdr_record *record = data + 42;
+
+	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
+		return fr_up(skb, reason_mark_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_mark_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_mark_gso_packet);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_mark_udp_length);
+
+	/* stack: ["eth", "ipv4", "udp", "record"] */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_mark_not_record);
 
 	/* record: {after: udp: dst_port: 7000, fields: [{name: "size", bits: 8}, {name: "data... */
 	if ((void *)(record + 1) > data_end || 43ULL > udp_end)
@@ -172,8 +186,6 @@ static __always_inline int mark_record(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_mark_truncated);
 	if (record_data_end > udp_end)
 		return fr_up(skb, reason_mark_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "record"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_mark_gso_packet);
 
@@ -187,7 +199,7 @@ static __always_inline int mark_record(struct __sk_buff *skb, void *data, void *
 	      ((partial >> 16) >= record_data_end &&
 	       (partial & 0xffff) < ((record_data_end + payload_len) - 1))))
 		return fr_up(skb, reason_mark_partial_checksum);
-	return mark_record_send(skb, data, record_data_size, record_data_end, payload_len, partial);
+	return mark_udp_send(skb, data, record_data_size, record_data_end, payload_len, partial);
 }
 
 SEC("tc") int prog_mark(struct __sk_buff *skb)
@@ -200,7 +212,6 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	void *data_end = (void *)(long)skb->data_end;
 	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
-	struct hdr_udp *udp = data + 34;
 
 	/* programs: mark: { */
 	if (!fr_lease_valid(lease, now))
@@ -209,10 +220,13 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_mark_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_mark_other_host :
-			     skb->pkt_type == 1 ? reason_mark_link_broadcast :
-			     reason_mark_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_mark_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_mark_link_broadcast);
+		return fr_up(skb, reason_mark_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_mark_truncated);
 
@@ -238,22 +252,13 @@ SEC("tc") int prog_mark(struct __sk_buff *skb)
 		return fr_up(skb, reason_mark_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_mark_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_mark_multicast :
-			     reason_mark_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_mark_multicast);
+		return fr_up(skb, reason_mark_martian_destination);
+	}
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_mark_not_udp);
-	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
-		return fr_up(skb, reason_mark_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_mark_udp_length);
-	__u64 udp_end = 34ULL + be16(&udp->length);
-	if (!(udp_end == ipv4_end || skb->gso_size == 0))
-		return fr_up(skb, reason_mark_gso_packet);
-	if (udp_end != ipv4_end)
-		return fr_up(skb, reason_mark_udp_length);
-	if (be16(&udp->dst_port) != 0x1b58)
-		return fr_up(skb, reason_mark_not_record);
 
-	return mark_record(skb, data, data_end, udp_end);
+	return mark_udp(skb, data, data_end, ipv4_end);
 }

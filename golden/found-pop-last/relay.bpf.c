@@ -145,10 +145,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -164,9 +162,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		return fr_up(skb, reason_unwrap_not_shim);
 
 	/* headers: shim: { */
-	if ((void *)(shim + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (42ULL > ipv4_end)
+	if ((void *)(shim + 1) > data_end || 42ULL > ipv4_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_unwrap_gso_packet);

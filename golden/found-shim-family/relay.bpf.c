@@ -223,9 +223,11 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_relay_multicast :
-			     reason_relay_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_relay_multicast);
+		return fr_up(skb, reason_relay_martian_destination);
+	}
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
@@ -327,9 +329,11 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_relay_multicast :
-			     reason_relay_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_relay_multicast);
+		return fr_up(skb, reason_relay_martian_destination);
+	}
 
 	/* stack: ["eth", "shim", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
@@ -379,10 +383,13 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_relay_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_relay_other_host :
-			     skb->pkt_type == 1 ? reason_relay_link_broadcast :
-			     reason_relay_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_relay_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_relay_link_broadcast);
+		return fr_up(skb, reason_relay_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
 

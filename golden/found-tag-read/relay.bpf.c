@@ -214,9 +214,11 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tagged_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_tagged_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_tagged_multicast :
-			     reason_tagged_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_tagged_multicast);
+		return fr_up(skb, reason_tagged_martian_destination);
+	}
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_tagged_not_udp);
 
@@ -347,9 +349,11 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tagged_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_tagged_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_tagged_multicast :
-			     reason_tagged_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_tagged_multicast);
+		return fr_up(skb, reason_tagged_martian_destination);
+	}
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_tagged_not_udp);
 
@@ -399,7 +403,7 @@ static __always_inline int tagged_vlan_in_the_metadata_ipv6(struct __sk_buff *sk
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
 	{
-		struct key_routes key __attribute__((aligned(8)));
+		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.net.len = 128;
 		fr_put_v6(key.net.addr, ipv6->src, 4);
@@ -589,7 +593,7 @@ static __always_inline int tagged_vlan_ipv6(struct __sk_buff *skb, void *data, v
 	/* lookup: r: routes: ["udp.src.addr"] */
 	struct val_routes *r;
 	{
-		struct key_routes key __attribute__((aligned(8)));
+		struct key_routes key __attribute__((aligned(8))) = {};
 
 		key.net.len = 128;
 		fr_put_v6(key.net.addr, ipv6->src, 4);
@@ -666,10 +670,13 @@ SEC("tc") int prog_tagged(struct __sk_buff *skb)
 		return fr_up(skb, reason_tagged_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_tagged_other_host :
-			     skb->pkt_type == 1 ? reason_tagged_link_broadcast :
-			     reason_tagged_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_tagged_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_tagged_link_broadcast);
+		return fr_up(skb, reason_tagged_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_tagged_truncated);
 

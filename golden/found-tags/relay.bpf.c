@@ -58,10 +58,13 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_eth *eth = data;
 
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_untag_other_host + of :
-			     skb->pkt_type == 1 ? reason_untag_link_broadcast + of :
-			     reason_untag_link_multicast + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_untag_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_untag_link_broadcast + of);
+		return fr_up(skb, reason_untag_link_multicast + of);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_untag_truncated + of);
 
@@ -197,9 +200,11 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
-			     reason_wrap_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_gso_packet);
 	__u64 payload_len = ipv6_end - (at + sizeof(*ipv6));
@@ -298,9 +303,11 @@ static __always_inline int wrap_vlan(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_wrap_multicast :
-			     reason_wrap_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
 
 	/* do: [{push: mark: id: 7}, "pass"] */
 	return fr_up(skb, reason_wrap_tag_in_frame);

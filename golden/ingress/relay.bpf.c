@@ -171,9 +171,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_route_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_route_udp_length);
@@ -194,9 +192,7 @@ static __always_inline int check_tag(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tag *tag = data + at;
 
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((at + sizeof(*tag)) > udp_end)
+	if ((void *)(tag + 1) > data_end || (at + sizeof(*tag)) > udp_end)
 		return fr_up(skb, reason_route_truncated);
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
 		return fr_up(skb, reason_route_tag_checksum);
@@ -247,6 +243,7 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tag *tag = data + 42;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_route_truncated);
@@ -259,10 +256,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_route_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_route_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_route_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -278,7 +273,6 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_route_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -288,16 +282,12 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-		enum fr_found found = find_ways(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_ways,
-						reason_route_changing));
-	}
+	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+	enum fr_found found = find_ways(&key, lease, 0, &way);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
 
 	/* do: [{send: via: "way.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
@@ -346,6 +336,7 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tag *tag = data + 62;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_route_truncated);
@@ -367,7 +358,6 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["eth", "ip", "udp", "tag"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_route_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -377,16 +367,12 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: way: ways: ["tag.flow"] */
 	struct val_ways *way;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-		enum fr_found found = find_ways(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_ways,
-						reason_route_changing));
-	}
+	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+	enum fr_found found = find_ways(&key, lease, 0, &way);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
 
 	/* do: [{send: via: "way.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -455,8 +441,8 @@ enum {
 	reason_unwrap_xfrm, reason_unwrap_rule,
 };
 
-static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *data,
-						__u64 payload_len, struct val_ways *way)
+static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					   struct val_ways *way)
 {
 	struct hdr_ipv4 *ipv4 = data + 50;
 	__u32 len = skb->len;
@@ -494,38 +480,12 @@ static __always_inline int unwrap_udp_note_send(struct __sk_buff *skb, void *dat
 	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
 }
 
-static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 udp_end,
-					   __u64 inner_end)
+static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
+					   __u64 inner_end, struct val_ways *way)
 {
-	struct hdr_note *note = data + 70;
-	struct hdr_tag *tag = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4 *ipv4_2 = data + 50;
-
-	/* headers: note: { */
-	if ((void *)(note + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (71ULL > inner_end)
-		return fr_up(skb, reason_unwrap_truncated);
-
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_gso_packet);
-
-	/* lookup: way: ways: ["tag.flow"] */
-	struct val_ways *way;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
-
-		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-		enum fr_found found = find_ways(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_unwrap_no_ways,
-						reason_unwrap_changing));
-	}
 
 	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
 	if (!(be16(&udp->checksum) == 0 ||
@@ -548,7 +508,7 @@ static __always_inline int unwrap_udp_note(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_unwrap_partial_checksum);
 	if (unlikely(!fr_fits(&way->hop.hop, 21ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&way->hop.hop, reason_unwrap_no_route));
-	return unwrap_udp_note_send(skb, data, payload_len, way);
+	return unwrap_udp_send(skb, data, payload_len, way);
 }
 
 static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -557,10 +517,9 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	struct hdr_udp *udp = data + 34;
 	struct hdr_tag *tag = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 50;
+	struct hdr_note *note = data + 70;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (42ULL > outer_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_unwrap_udp_length);
@@ -575,17 +534,13 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_unwrap_not_tag);
 
 	/* headers: tag: { */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (50ULL > udp_end)
+	if ((void *)(tag + 1) > data_end || 50ULL > udp_end)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
 	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
 		return fr_up(skb, reason_unwrap_tag_checksum);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (70ULL > udp_end)
+	if ((void *)(ipv4 + 1) > data_end || 70ULL > udp_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_unwrap_ipv4_version);
@@ -596,10 +551,8 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 inner_end = 50ULL + be16(&ipv4->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -607,7 +560,22 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (be8(&ipv4->protocol) != 253)
 		return fr_up(skb, reason_unwrap_not_note);
 
-	return unwrap_udp_note(skb, data, data_end, lease, udp_end, inner_end);
+	/* headers: note: { */
+	if ((void *)(note + 1) > data_end || 71ULL > inner_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_gso_packet);
+
+	/* lookup: way: ways: ["tag.flow"] */
+	struct val_ways *way;
+	struct key_ways key __attribute__((aligned(8))) = {};
+
+	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+	enum fr_found found = find_ways(&key, lease, 0, &way);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_unwrap_no_ways, reason_unwrap_changing);
+
+	return unwrap_udp_rest(skb, data, udp_end, inner_end, way);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -652,10 +620,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -701,9 +667,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_listen_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_listen_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_listen_udp_length);
@@ -736,9 +700,9 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
@@ -798,9 +762,9 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ldv32(set_self + 12) + ipv4_dst + old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
@@ -808,7 +772,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ldv32(set_self + 12) + 64);
+					 ldv32(set_self + 12) + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -896,7 +860,7 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		if (!fr_unicast((void *)self))
 			return fr_up(skb, reason_listen_martian_source);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_listen_gso_packet);
@@ -917,17 +881,12 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 
 	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
 	struct val_groups *way;
-	{
-		struct key_groups key __attribute__((aligned(8))) = {};
+	struct key_groups key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.at.addr, ld32(ipv4->dst));
-		key.at.port = be16(&udp->dst_port);
-		enum fr_found found = find_groups(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_listen_no_groups,
-						reason_listen_changing));
-	}
+	fr_put_endpoint_v4(&key.at, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_groups(&key, lease, 0, &way);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_listen_no_groups, reason_listen_changing);
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_listen_hop_limit);
 	if (fr_multicast_v4(ld32(ipv4->dst)))
@@ -950,6 +909,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_listen_truncated);
@@ -962,10 +922,8 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_listen_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_listen_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_listen_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -986,7 +944,6 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_listen_not_udp);
-	__u64 udp_end;
 	if (check_udp_2(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -995,7 +952,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 		if (!fr_unicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_listen_martian_source);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_listen_gso_packet);
@@ -1185,7 +1142,7 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		if (!fr_unicast((void *)self))
 			return fr_up(skb, reason_listen_martian_source);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_listen_udp_checksum);
@@ -1214,17 +1171,13 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 
 	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
 	struct val_groups *way;
-	{
-		struct key_groups key __attribute__((aligned(8))) = {};
+	struct key_groups key __attribute__((aligned(8)));
 
-		fr_put_v6(key.at.addr, ipv6->dst, 0);
-		key.at.port = be16(&udp->dst_port);
-		enum fr_found found = find_groups(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_listen_no_groups,
-						reason_listen_changing));
-	}
+	fr_put_endpoint_v6(&key.at, ipv6->dst, be16(&udp->dst_port), 0);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_groups(&key, lease, 0, &way);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_listen_no_groups, reason_listen_changing);
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_listen_hop_limit);
 	if (fr_multicast(ipv6->dst))
@@ -1247,6 +1200,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 	struct bpf_fib_lookup fib_3;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_listen_truncated);
@@ -1273,7 +1227,6 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_listen_not_udp);
-	__u64 udp_end;
 	if (check_udp_2(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -1282,7 +1235,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		if (!fr_unicast(ipv6->dst))
 			return fr_up(skb, reason_listen_martian_source);
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_listen_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_listen_udp_checksum);

@@ -393,9 +393,11 @@ static __always_inline int main_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_main_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_main_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_main_multicast :
-			     reason_main_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_main_multicast);
+		return fr_up(skb, reason_main_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be8(&ipv4->protocol) != 17)
@@ -609,9 +611,11 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_main_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_main_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_main_multicast :
-			     reason_main_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_main_multicast);
+		return fr_up(skb, reason_main_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "int"] */
 	if (be8(&ipv6->next_header) != 17)
@@ -637,7 +641,7 @@ static __always_inline int main_ipv6(struct __sk_buff *skb, void *data, void *da
 	}
 	struct val_void *v_double;
 	{
-		struct key_void key __attribute__((aligned(8)));
+		struct key_void key __attribute__((aligned(8))) = {};
 
 		fr_put_endpoint_v6(&key.m_goto, ipv6->src, be16(&udp->src_port), 0);
 		key.var = be16(&v_int->return_);
@@ -672,10 +676,13 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_main_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_main_other_host :
-			     skb->pkt_type == 1 ? reason_main_link_broadcast :
-			     reason_main_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_main_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_main_link_broadcast);
+		return fr_up(skb, reason_main_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
 

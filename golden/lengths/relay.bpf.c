@@ -962,9 +962,11 @@ static __always_inline int by_id_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_by_id_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_by_id_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_by_id_multicast :
-			     reason_by_id_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_by_id_multicast);
+		return fr_up(skb, reason_by_id_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be8(&ipv4->protocol) != 17)
@@ -1507,8 +1509,8 @@ static __always_inline int by_id_ipv6_id4(struct __sk_buff *skb, void *data, __u
 	return by_id_ipv6_id4_send_ipv4(skb, data, payload_len, partial, f);
 }
 
-static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					   __u64 partial, struct val_flows *f)
+static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					       __u64 partial, struct val_flows *f)
 {
 	struct hdr_eth *eth = data;
 	struct hdr_ipv6 *ipv6 = data + 14;
@@ -1570,9 +1572,9 @@ static __always_inline int by_id_ipv6_send(struct __sk_buff *skb, void *data, __
 	return fr_send(&f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_send_ipv4(struct __sk_buff *skb, void *data,
-						__u64 payload_len, __u64 partial,
-						struct val_flows *f)
+static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void *data,
+						    __u64 payload_len, __u64 partial,
+						    struct val_flows *f)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_id0 *id0 = data + 62;
@@ -1639,10 +1641,34 @@ static __always_inline int by_id_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	return fr_send(&f->hop_to, direct);
 }
 
-static __always_inline int by_id_ipv6_rest_2(struct __sk_buff *skb, void *data, __u64 udp_end,
-					     struct val_flows *f)
+static __always_inline int by_id_ipv6_id0(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 udp_end)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+
+	/* id0: fields: front */
+	if (check_id0(skb, data, data_end, udp_end, 62))
+		return TC_ACT_UNSPEC;
+
+	/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, pick(id4, 4, 0)))", "pic... */
+	struct val_flows *f;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+
+		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
+		key.length = 0;
+		key.id = 0;
+		key.more = 0;
+		enum fr_found found = find_flows(&key, lease, 216, &f);
+		if (found != FR_FOUND)
+			return fr_missed(skb, found, reason_by_id_no_flows, reason_by_id_changing);
+	}
+
+	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
+	if (f->new == 0) { /* rule */
+		return fr_drop(skb->len, reason_by_id_closed);
+	}
 
 	/* {do: [{pop: "id0"}, {push: id8: {flags: "id0.flags", id: "f.new"}}, {count: "f.pack... */
 	if (fr_is_v4(f->from.addr) != fr_is_v4(f->to.addr))
@@ -1658,78 +1684,86 @@ static __always_inline int by_id_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 		if (unlikely(!fr_fits(&f->hop_to, 57ULL + payload_len)))
 			return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
 		fr_shared_add(f->packets, 1);
-		return by_id_ipv6_send(skb, data, payload_len, partial, f);
+		return by_id_ipv6_id0_send(skb, data, payload_len, partial, f);
 	}
 	if (unlikely(!fr_fits(&f->hop_to, 37ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&f->hop_to, reason_by_id_no_route));
 	fr_shared_add(f->packets, 1);
-	return by_id_ipv6_send_ipv4(skb, data, payload_len, partial, f);
+	return by_id_ipv6_id0_send_ipv4(skb, data, payload_len, partial, f);
 }
 
 static __always_inline int by_id_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					   const struct fr_lease *lease, __u64 udp_end)
+					   const struct fr_lease *lease, __u64 ip_end,
+					   __u64 udp_end)
 {
-	struct hdr_id4 *id4 = data + 62;
+	struct hdr_id8 *id8 = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	struct hdr_id4 *id4 = data + 62;
 
-	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
+	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
 	struct val_flows *f;
-	if (67ULL <= skb->len) { /* id4 */
-		if ((void *)(id4 + 1) > data_end)
+	if (71ULL <= skb->len) { /* id8 */
+		if ((void *)(id8 + 1) > data_end)
 			return fr_up(skb, reason_by_id_truncated);
-		if (67ULL <= udp_end) { /* id4 */
+		if (71ULL <= udp_end) { /* id8 */
 			/* let front = [{name: "long", bits: 1, is: 0, reason: "long_header"},... */
-			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
+			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
 				/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", ... */
 				if (skb->gso_size != 0)
 					return fr_up(skb, reason_by_id_gso_packet);
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
-					struct key_flows key __attribute__((aligned(8)));
+					struct key_flows key __attribute__((aligned(8))) = {};
 
 					fr_put_endpoint_v6(&key.src, ipv6->src,
 							   be16(&udp->src_port), 0);
-					key.length = 4;
-					key.id = be32(&id4->id);
+					key.length = 8;
+					key.id = be64(&id8->id);
 					key.more = 0;
-					__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-					enum fr_found found = find_flows(&key, lease, 144, &f);
+					enum fr_found found = find_flows(&key, lease, 72, &f);
 					if (unlikely(found == FR_CHANGING))
 						return fr_up(skb, reason_by_id_changing);
 					if (found == FR_MISSING)
 						f = NULL;
 				}
 				if (fr_has(f))
-					return by_id_ipv6_id4(skb, data, udp_end, f);
+					return by_id_ipv6_id8(skb, data, ip_end, udp_end, f);
 			}
 		}
 	}
 
-	/* id0: fields: front */
-	if (check_id0(skb, data, data_end, udp_end, 62))
-		return TC_ACT_UNSPEC;
+	/* id4: fields: [front[0], front[1], {name: "id", bits: 32}] */
 	struct val_flows *f_2;
-	{
-		struct key_flows key __attribute__((aligned(8)));
+	if (67ULL <= skb->len) { /* id4 */
+		if ((void *)(id4 + 1) > data_end)
+			return fr_up(skb, reason_by_id_truncated);
+		if (67ULL <= udp_end) { /* id4 */
+			if ((be8(&id4->long_flags) >> 7) == 0) { /* id4 */
+				if (skb->gso_size != 0)
+					return fr_up(skb, reason_by_id_gso_packet);
+				{
+					struct key_flows key __attribute__((aligned(8))) = {};
 
-		fr_put_endpoint_v6(&key.src, ipv6->src, be16(&udp->src_port), 0);
-		key.length = 0;
-		key.id = 0;
-		key.more = 0;
-		__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-		enum fr_found found = find_flows(&key, lease, 216, &f_2);
-		if (found != FR_FOUND)
-			return fr_missed(skb, found, reason_by_id_no_flows, reason_by_id_changing);
+					fr_put_endpoint_v6(&key.src, ipv6->src,
+							   be16(&udp->src_port), 0);
+					key.length = 4;
+					key.id = be32(&id4->id);
+					key.more = 0;
+					enum fr_found found = find_flows(&key, lease, 144, &f_2);
+					if (unlikely(found == FR_CHANGING))
+						return fr_up(skb, reason_by_id_changing);
+					if (found == FR_MISSING)
+						f_2 = NULL;
+				}
+				if (fr_has(f_2))
+					return by_id_ipv6_id4(skb, data, udp_end, f_2);
+			}
+		}
 	}
 
-	/* {when: "f.new == 0", do: [{drop: "closed"}]}, */
-	if (f_2->new == 0) { /* rule */
-		return fr_drop(skb->len, reason_by_id_closed);
-	}
-
-	return by_id_ipv6_rest_2(skb, data, udp_end, f_2);
+	return by_id_ipv6_id0(skb, data, data_end, lease, udp_end);
 }
 
 static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -1738,7 +1772,6 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_id12 *id12 = data + 62;
 	struct hdr_udp *udp = data + 54;
-	struct hdr_id8 *id8 = data + 62;
 	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
@@ -1752,9 +1785,11 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_by_id_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_by_id_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_by_id_multicast :
-			     reason_by_id_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_by_id_multicast);
+		return fr_up(skb, reason_by_id_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", {short: ["id12", "id8", "id4", "id0"], by: "lookup"}] */
 	if (be8(&ipv6->next_header) != 17)
@@ -1775,14 +1810,13 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 
 				/* lookup: f: flows: ["udp.src", "pick(id12, 12, pick(id8, 8, ... */
 				{
-					struct key_flows key __attribute__((aligned(8)));
+					struct key_flows key __attribute__((aligned(8))) = {};
 
 					fr_put_endpoint_v6(&key.src, ipv6->src,
 							   be16(&udp->src_port), 0);
 					key.length = 12;
 					key.id = be64(&id12->id);
 					key.more = be32(&id12->more);
-					__builtin_memset(key.pad0, 0, sizeof(key.pad0));
 					enum fr_found found = find_flows(&key, lease, 0, &f);
 					if (unlikely(found == FR_CHANGING))
 						return fr_up(skb, reason_by_id_changing);
@@ -1795,37 +1829,7 @@ static __always_inline int by_id_ipv6(struct __sk_buff *skb, void *data, void *d
 		}
 	}
 
-	/* id8: fields: [front[0], front[1], {name: "id", bits: 64}] */
-	struct val_flows *f_2;
-	if (71ULL <= skb->len) { /* id8 */
-		if ((void *)(id8 + 1) > data_end)
-			return fr_up(skb, reason_by_id_truncated);
-		if (71ULL <= udp_end) { /* id8 */
-			if ((be8(&id8->long_flags) >> 7) == 0) { /* id8 */
-				if (skb->gso_size != 0)
-					return fr_up(skb, reason_by_id_gso_packet);
-				{
-					struct key_flows key __attribute__((aligned(8)));
-
-					fr_put_endpoint_v6(&key.src, ipv6->src,
-							   be16(&udp->src_port), 0);
-					key.length = 8;
-					key.id = be64(&id8->id);
-					key.more = 0;
-					__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-					enum fr_found found = find_flows(&key, lease, 72, &f_2);
-					if (unlikely(found == FR_CHANGING))
-						return fr_up(skb, reason_by_id_changing);
-					if (found == FR_MISSING)
-						f_2 = NULL;
-				}
-				if (fr_has(f_2))
-					return by_id_ipv6_id8(skb, data, ip_end, udp_end, f_2);
-			}
-		}
-	}
-
-	return by_id_ipv6_rest(skb, data, data_end, lease, udp_end);
+	return by_id_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end);
 }
 
 SEC("tc") int prog_by_id(struct __sk_buff *skb)
@@ -1845,10 +1849,13 @@ SEC("tc") int prog_by_id(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_by_id_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_by_id_other_host :
-			     skb->pkt_type == 1 ? reason_by_id_link_broadcast :
-			     reason_by_id_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_by_id_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_by_id_link_broadcast);
+		return fr_up(skb, reason_by_id_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_by_id_truncated);
 

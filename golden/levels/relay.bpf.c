@@ -337,6 +337,26 @@ enum {
 	reason_downstream_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_downstream_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_downstream_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_downstream_link_broadcast + of);
+		return fr_up(skb, reason_downstream_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -353,10 +373,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_downstream_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_downstream_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_downstream_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -380,9 +398,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_downstream_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_downstream_udp_length + of);
@@ -401,9 +417,7 @@ static __always_inline int check_short(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_short *v_short = data + at;
 
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated + of);
-	if ((at + sizeof(*v_short)) > udp_end)
+	if ((void *)(v_short + 1) > data_end || (at + sizeof(*v_short)) > udp_end)
 		return fr_up(skb, reason_downstream_truncated + of);
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_downstream_gso_packet + of);
@@ -510,11 +524,10 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 						   (__u64)bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 			fr_odd64((__be64)((((be8(&saved_short->kind_hint) & 15) == 0) ?
-					   ld64(r->id[fr_level(priority, 3)]) :
-					   ld64(r->other)))) +
-					   ((__u64)bpf_htonl((be32(&saved_short->number) +
-					   (__u64)r->base[fr_level(priority, 3)]) &
-					   0xffffffffULL) << 8));
+					   ld64(r->id[fr_level(priority, 3)]) : ld64(r->other)))) +
+						   ((__u64)bpf_htonl((be32(&saved_short->number) +
+						   (__u64)r->base[fr_level(priority, 3)]) &
+						   0xffffffffULL) << 8));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
 		udp_checksum_2 = 0;
 
@@ -633,8 +646,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
 
-	fr_put_v4(key.server.addr, ld32(ipv4->src));
-	key.server.port = be16(&udp->src_port);
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->src), be16(&udp->src_port));
 	st16((void *)&key + 18,
 	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld16(v_short->id) : ld16(v_short->id)));
 	st32((void *)&key + 20,
@@ -726,21 +738,19 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 
 static __always_inline int downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	__u64 ip_end, udp_end, priority;
+
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	__u64 priority;
 	if (check_short(skb, data, data_end, udp_end, 42, &priority, 0))
 		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan1(skb, data, ip_end, priority);
@@ -869,11 +879,10 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 						   (__u64)bpf_htons(r->local.port) +
 						   bpf_htons(r->remote.port) +
 			fr_odd64((__be64)((((be8(&saved_short->kind_hint) & 15) == 0) ?
-					   ld64(r->id[fr_level(priority, 3)]) :
-					   ld64(r->other)))) +
-					   ((__u64)bpf_htonl((be32(&saved_short->number) +
-					   (__u64)r->base[fr_level(priority, 3)]) &
-					   0xffffffffULL) << 8));
+					   ld64(r->id[fr_level(priority, 3)]) : ld64(r->other)))) +
+						   ((__u64)bpf_htonl((be32(&saved_short->number) +
+						   (__u64)r->base[fr_level(priority, 3)]) &
+						   0xffffffffULL) << 8));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 81 > (void *)(long)skb->data_end))
@@ -995,8 +1004,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
 
-	fr_put_v6(key.server.addr, ipv6->src, 0);
-	key.server.port = be16(&udp->src_port);
+	fr_put_endpoint_v6(&key.server, ipv6->src, be16(&udp->src_port), 0);
 	st16((void *)&key + 18,
 	     (((be8(&v_short->kind_hint) >> 4) == 1) ? ld16(v_short->id) : ld16(v_short->id)));
 	st32((void *)&key + 20,
@@ -1092,21 +1100,19 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 
 static __always_inline int downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	__u64 ip_end, udp_end, priority;
+
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	__u64 priority;
 	if (check_short(skb, data, data_end, udp_end, 62, &priority, 0))
 		return TC_ACT_UNSPEC;
 
 	/* do: [{fan_out: { */
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_downstream_partial_checksum);
 	return downstream_fan2(skb, data, ip_end, priority);
@@ -1127,17 +1133,8 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		return fr_up(skb, reason_downstream_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_downstream_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_downstream_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_downstream_link_broadcast);
-		return fr_up(skb, reason_downstream_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_downstream_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == 0x800)
@@ -1248,20 +1245,16 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 	struct hdr_short *v_short = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_upstream_truncated -
-		       reason_downstream_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_upstream_truncated -
-		      reason_downstream_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end,
+		       FR_APART(downstream, upstream, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(downstream, upstream, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (61ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 61ULL > udp_end)
 		return fr_up(skb, reason_upstream_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
@@ -1315,10 +1308,10 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_martian_destination);
 				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == 0x220028 ||
+				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 				      (partial >> 16) >= 61) ||
-				      !(skb->len <= ip_end ||
-					((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				    !(skb->len <= ip_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 					return fr_up(skb, reason_upstream_partial_checksum);
 				__builtin_memset(&fib_1, 0, sizeof(fib_1));
 				fib_1.family = AF_INET;
@@ -1431,21 +1424,16 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 	struct hdr_short *v_short = data + 62;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_upstream_truncated -
-		       reason_downstream_truncated, reason_upstream_ipv6_version -
-		       reason_downstream_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_upstream_truncated -
-		      reason_downstream_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(downstream, upstream, truncated),
+		       FR_APART(downstream, upstream, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(downstream, upstream, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	if ((void *)(v_short + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
-	if (81ULL > udp_end)
+	if ((void *)(v_short + 1) > data_end || 81ULL > udp_end)
 		return fr_up(skb, reason_upstream_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
@@ -1498,7 +1486,8 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_martian_destination);
 				__u64 partial = fr_partial(skb);
-				if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
+				if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
+				      (partial >> 16) >= 81))
 					return fr_up(skb, reason_upstream_partial_checksum);
 				if (be16(&udp->checksum) == 0)
 					return fr_up(skb, reason_upstream_udp_checksum);
@@ -1564,17 +1553,8 @@ SEC("tc") int prog_upstream(struct __sk_buff *skb)
 		return fr_up(skb, reason_upstream_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_upstream_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_upstream_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_upstream_link_broadcast);
-		return fr_up(skb, reason_upstream_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_upstream_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(downstream, upstream, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == 0x800)
@@ -1643,7 +1623,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					  ld32(c->server.addr + 12) + 64);
+					 ld32(c->server.addr + 12) + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1690,35 +1670,26 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	struct bpf_fib_lookup fib_1;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end, priority;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_calls_truncated -
-		       reason_downstream_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_calls_truncated -
-		      reason_downstream_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(downstream, calls, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end,
+		      FR_APART(downstream, calls, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	__u64 priority;
-	if (check_short(skb, data, data_end, udp_end, 42, &priority, reason_calls_truncated -
-			reason_downstream_truncated))
+	if (check_short(skb, data, data_end, udp_end, 42, &priority,
+			FR_APART(downstream, calls, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_calls_no_by_client,
-						reason_calls_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_calls_no_by_client, reason_calls_changing);
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
 	if (!fr_is_v4(c->server.addr))
@@ -1728,7 +1699,7 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (!fr_unicast(c->server.addr))
 		return fr_up(skb, reason_calls_martian_destination);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 61) ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 61) ||
 	    !(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_calls_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
@@ -1822,36 +1793,28 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end, priority;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_calls_truncated -
-		       reason_downstream_truncated, reason_calls_ipv6_version -
-		       reason_downstream_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_calls_truncated -
-		      reason_downstream_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(downstream, calls, truncated),
+		       FR_APART(downstream, calls, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end,
+		      FR_APART(downstream, calls, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* headers: short: fields: [{name: "kind", bits: 4}, {name: "hint", bits: 4}, {name: "... */
-	__u64 priority;
-	if (check_short(skb, data, data_end, udp_end, 62, &priority, reason_calls_truncated -
-			reason_downstream_truncated))
+	if (check_short(skb, data, data_end, udp_end, 62, &priority,
+			FR_APART(downstream, calls, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_calls_no_by_client,
-						reason_calls_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_calls_no_by_client, reason_calls_changing);
 
 	/* do: [{set: {"short.mac": "pick(short.kind > 2, c.hosts[priority], short.mac)", "udp... */
 	if (fr_is_v4(c->server.addr))
@@ -1861,7 +1824,7 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (!fr_unicast(c->server.addr))
 		return fr_up(skb, reason_calls_martian_destination);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 81))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 81))
 		return fr_up(skb, reason_calls_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_calls_udp_checksum);
@@ -1900,17 +1863,8 @@ SEC("tc") int prog_calls(struct __sk_buff *skb)
 		return fr_up(skb, reason_calls_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_calls_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_calls_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_calls_link_broadcast);
-		return fr_up(skb, reason_calls_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_calls_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(downstream, calls, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "short"] */
 	if (be16(&eth->type) == 0x800)

@@ -120,9 +120,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_relay_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_relay_udp_length);
@@ -152,9 +150,9 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
@@ -164,8 +162,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -258,6 +255,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv4 *ipv4 = data;
 	struct hdr_udp *udp = data + 20;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
@@ -270,10 +268,8 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_relay_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_relay_ipv4_total_length);
 	__u64 ip_end = be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_relay_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -289,29 +285,24 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_relay_no_peers,
-						reason_relay_changing));
-	}
+	key.port = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_relay_address_family);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x14001a || (partial >> 16) >= 28))
+		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) || (partial >> 16) >= 28))
 			return fr_up(skb, reason_relay_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_relay_gso_packet);
@@ -326,7 +317,7 @@ static __always_inline int relay_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_gso_packet);
 	__u64 payload_len = udp_end - 28;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x14001a ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(20, 26) ||
 	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < ((28ULL + payload_len) - 1))))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -458,6 +449,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data;
 	struct hdr_udp *udp = data + 40;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
@@ -479,29 +471,24 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 	/* stack: ["ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_relay_no_peers,
-						reason_relay_changing));
-	}
+	key.port = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_relay_no_peers, reason_relay_changing);
 
 	/* do: [{send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_relay_address_family);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x28002e || (partial >> 16) >= 48))
+		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) || (partial >> 16) >= 48))
 			return fr_up(skb, reason_relay_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_relay_udp_checksum);
@@ -518,7 +505,7 @@ static __always_inline int relay_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_relay_gso_packet);
 	__u64 payload_len = udp_end - 48;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x28002e ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(40, 46) ||
 	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len) - 1))))
 		return fr_up(skb, reason_relay_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -623,10 +610,8 @@ static __always_inline int wrap_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_wrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_wrap_ipv4_total_length);
 	__u64 inner_end = be16(&ipv4->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || inner_end > skb->len)
 		return fr_up(skb, reason_wrap_ipv4_total_length);
 
 	/* when: "inner.dscp != 0" */

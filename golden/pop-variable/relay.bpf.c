@@ -170,9 +170,7 @@ static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tun *tun = data + at;
 
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated + of);
-	if ((at + sizeof(*tun)) > udp_end)
+	if ((void *)(tun + 1) > data_end || (at + sizeof(*tun)) > udp_end)
 		return fr_up(skb, reason_decapsulate_truncated + of);
 	__u64 tun_options_size = be8(&tun->n);
 	if (tun_options_size > 15)
@@ -183,10 +181,9 @@ static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *da
 	return 0;
 }
 
-static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
-						    __u64 tun_options_end, void *at_tun_options_end,
-						    __u64 payload_len, __u64 partial,
-						    struct val_ways *w)
+static __always_inline int
+decapsulate_udp_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
+		     void *at_tun_options_end, __u64 payload_len, __u64 partial, struct val_ways *w)
 {
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
 	struct hdr_tun *tun = data + 42;
@@ -252,25 +249,15 @@ static __always_inline int decapsulate_udp_udp_send(struct __sk_buff *skb, void 
 	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int
-decapsulate_udp_udp(struct __sk_buff *skb, void *data, void *data_end, const struct fr_lease *lease,
-		    __u64 udp_end, __u64 tun_options_end, void *at_tun_options_end, __u64 inner_end)
+static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *data,
+						const struct fr_lease *lease, __u64 udp_end,
+						__u64 tun_options_end, void *at_tun_options_end,
+						__u64 inner_end, __u64 inside_end)
 {
-	struct hdr_udp *udp = at_tun_options_end + 20;
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
-	struct hdr_udp *udp_2 = data + 34;
+	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
 
-	udp = at_tun_options_end + 20;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if ((tun_options_end + 28) > inner_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_decapsulate_udp_length);
-	__u64 inside_end = tun_options_end + 20 + be16(&udp->length);
-	if (!(inside_end == inner_end || skb->gso_size == 0))
-		return fr_up(skb, reason_decapsulate_gso_packet);
 	if (inside_end != inner_end)
 		return fr_up(skb, reason_decapsulate_udp_length);
 
@@ -280,21 +267,18 @@ decapsulate_udp_udp(struct __sk_buff *skb, void *data, void *data_end, const str
 
 	/* lookup: w: ways: ["inner.dst"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.dst, ld32(ipv4->dst));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_decapsulate_no_ways,
-						reason_decapsulate_changing));
-	}
+	fr_put_v4(key.dst, ld32(ipv4->dst));
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_decapsulate_no_ways,
+				 reason_decapsulate_changing);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
-	if (!(be16(&udp_2->checksum) == 0 ||
+	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
-			bpf_htons(be16(&udp_2->length)) +
+			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_decapsulate_udp_checksum);
 	if (be8(&ipv4->ttl) <= 1)
@@ -314,8 +298,8 @@ decapsulate_udp_udp(struct __sk_buff *skb, void *data, void *data_end, const str
 		return fr_up(skb, reason_decapsulate_partial_checksum);
 	if (unlikely(!fr_fits(&w->way.hop, 28ULL + payload_len)))
 		return fr_up(skb, fr_unfit(&w->way.hop, reason_decapsulate_no_route));
-	return decapsulate_udp_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
-					partial, w);
+	return decapsulate_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
+				    partial, w);
 }
 
 static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -324,10 +308,10 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 	void *at_tun_options_end;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4;
+	struct hdr_udp *udp_2;
+	__u64 tun_options_end;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (42ULL > outer_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
 		return fr_up(skb, reason_decapsulate_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_decapsulate_udp_length);
@@ -338,7 +322,6 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 		return fr_up(skb, reason_decapsulate_udp_length);
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	__u64 tun_options_end;
 	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end, 0, 0))
 		return TC_ACT_UNSPEC;
 	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
@@ -372,9 +355,19 @@ static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, vo
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_decapsulate_not_inside);
+	udp_2 = at_tun_options_end + 20;
+	if ((void *)(udp_2 + 1) > data_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if ((tun_options_end + 28) > inner_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if (be16(&udp_2->length) < 8)
+		return fr_up(skb, reason_decapsulate_udp_length);
+	__u64 inside_end = tun_options_end + 20 + be16(&udp_2->length);
+	if (!(inside_end == inner_end || skb->gso_size == 0))
+		return fr_up(skb, reason_decapsulate_gso_packet);
 
-	return decapsulate_udp_udp(skb, data, data_end, lease, udp_end, tun_options_end,
-				   at_tun_options_end, inner_end);
+	return decapsulate_udp_rest(skb, data, lease, udp_end, tun_options_end, at_tun_options_end,
+				    inner_end, inside_end);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
@@ -419,10 +412,8 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_decapsulate_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_decapsulate_ipv4_total_length);
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_decapsulate_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -462,6 +453,26 @@ enum {
 	reason_strip_mapped_address, reason_strip_ipv6_payload_length, reason_strip_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_strip_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_strip_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_strip_link_broadcast + of);
+		return fr_up(skb, reason_strip_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -478,10 +489,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_strip_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_strip_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_strip_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -505,9 +514,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_strip_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_strip_udp_length + of);
@@ -576,8 +583,8 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
-					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					  ld32(p->remote.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(p->local.addr + 12) +
+					 ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
@@ -721,19 +728,16 @@ static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *d
 	void *at_tun_options_end;
 	struct hdr_flow *flow;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end, tun_options_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	__u64 tun_options_end;
-	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end, reason_strip_truncated -
-		      reason_decapsulate_truncated, reason_strip_tun_options -
-		      reason_decapsulate_tun_options))
+	if (check_tun(skb, data, data_end, udp_end, 42, &tun_options_end,
+		      FR_APART(decapsulate, strip, truncated),
+		      FR_APART(decapsulate, strip, tun_options)))
 		return TC_ACT_UNSPEC;
 	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
 	if (at_tun_options_end > data_end)
@@ -754,23 +758,19 @@ static __always_inline int strip_ipv4(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: p: peers: ["flow.id"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.id = be16(&flow->id);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_strip_no_peers,
-						reason_strip_changing));
-	}
+	key.id = be16(&flow->id);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_strip_no_peers, reason_strip_changing);
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_strip_address_family);
 	__u64 payload_len = udp_end - (tun_options_end + 6);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= (tun_options_end + 6) &&
 	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
 		return fr_up(skb, reason_strip_partial_checksum);
@@ -1015,19 +1015,16 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *d
 	void *at_tun_options_end;
 	struct hdr_flow *flow;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end, tun_options_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	__u64 tun_options_end;
-	if (check_tun(skb, data, data_end, udp_end, 62, &tun_options_end, reason_strip_truncated -
-		      reason_decapsulate_truncated, reason_strip_tun_options -
-		      reason_decapsulate_tun_options))
+	if (check_tun(skb, data, data_end, udp_end, 62, &tun_options_end,
+		      FR_APART(decapsulate, strip, truncated),
+		      FR_APART(decapsulate, strip, tun_options)))
 		return TC_ACT_UNSPEC;
 	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
 	if (at_tun_options_end > data_end)
@@ -1048,23 +1045,19 @@ static __always_inline int strip_ipv6(struct __sk_buff *skb, void *data, void *d
 
 	/* lookup: p: peers: ["flow.id"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.id = be16(&flow->id);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_strip_no_peers,
-						reason_strip_changing));
-	}
+	key.id = be16(&flow->id);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_strip_no_peers, reason_strip_changing);
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_strip_address_family);
 	__u64 payload_len = udp_end - (tun_options_end + 6);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c ||
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 	      ((partial >> 16) >= (tun_options_end + 6) &&
 	       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
 		return fr_up(skb, reason_strip_partial_checksum);
@@ -1097,17 +1090,8 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 		return fr_up(skb, reason_strip_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_strip_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_strip_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_strip_link_broadcast);
-		return fr_up(skb, reason_strip_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_strip_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
 	if (be16(&eth->type) == 0x800)
@@ -1208,20 +1192,14 @@ static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *da
 	void *at_more_options_end;
 	struct hdr_tun *tun = data + 42;
 	struct hdr_tun *tun_2;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_last_truncated -
-		       reason_strip_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, reason_last_truncated -
-		      reason_strip_truncated))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(strip, last, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end, FR_APART(strip, last, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (43ULL > udp_end)
+	if ((void *)(tun + 1) > data_end || 43ULL > udp_end)
 		return fr_up(skb, reason_last_truncated);
 	__u64 tun_options_size = be8(&tun->n);
 	if (tun_options_size > 15)
@@ -1257,7 +1235,7 @@ static __always_inline int last_ipv4(struct __sk_buff *skb, void *data, void *da
 	    (payload_len + (tun_options_end - 34)) > 0xffff)
 		return fr_up(skb, reason_last_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40)))
 		return fr_up(skb, reason_last_partial_checksum);
 	return last_ipv4_send(skb, data, tun_options_size, tun_options_end, more_options_end,
 			      payload_len, partial);
@@ -1330,21 +1308,15 @@ static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *da
 	struct hdr_tun *tun = data + 62;
 	struct hdr_tun *tun_2;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_last_truncated -
-		       reason_strip_truncated, reason_last_ipv6_version -
-		       reason_strip_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, reason_last_truncated -
-		      reason_strip_truncated))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(strip, last, truncated),
+		       FR_APART(strip, last, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end, FR_APART(strip, last, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if ((void *)(tun + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
-	if (63ULL > udp_end)
+	if ((void *)(tun + 1) > data_end || 63ULL > udp_end)
 		return fr_up(skb, reason_last_truncated);
 	__u64 tun_options_size = be8(&tun->n);
 	if (tun_options_size > 15)
@@ -1380,7 +1352,7 @@ static __always_inline int last_ipv6(struct __sk_buff *skb, void *data, void *da
 	    (payload_len + (tun_options_end - 54)) > 0xffff)
 		return fr_up(skb, reason_last_length);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60)))
 		return fr_up(skb, reason_last_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_last_udp_checksum);
@@ -1403,17 +1375,8 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 		return fr_up(skb, reason_last_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_last_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_last_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_last_link_broadcast);
-		return fr_up(skb, reason_last_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_last_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(strip, last, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 	if (be16(&eth->type) == 0x800)

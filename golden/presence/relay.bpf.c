@@ -162,13 +162,22 @@ static __always_inline int sort_ipv4_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_key_end, __u64 gre_sequence_size)
+					  __u64 gre_key, __u64 gre_key_end, void *at_gre_key_end,
+					  __u64 gre_sequence_present)
 {
 	void *at_gre_sequence_end;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_gre *gre = data + 42;
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_size;
+	if (gre_sequence_present) { /* sequence */
+		if (at_gre_key_end + 4 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_sequence_size = 4;
+	} else {
+		gre_sequence_size = 0;
+	}
 	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x3f));
 	if (at_gre_sequence_end > data_end)
@@ -228,9 +237,11 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_sort_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_sort_multicast :
-			     reason_sort_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be8(&ipv4->protocol) != 17)
@@ -261,17 +272,9 @@ static __always_inline int sort_ipv4(struct __sk_buff *skb, void *data, void *da
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
-	__u64 gre_sequence_size;
-	if (gre_sequence_present) { /* sequence */
-		if (at_gre_key_end + 4 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		gre_sequence_size = 4;
-	} else {
-		gre_sequence_size = 0;
-	}
 
 	return sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
-			      gre_sequence_size);
+			      at_gre_key_end, gre_sequence_present);
 }
 
 static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
@@ -289,13 +292,14 @@ static __always_inline int sort_ipv6_send(struct __sk_buff *skb, __u64 gre_key,
 
 static __always_inline int sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
 					  const struct fr_lease *lease, __u64 udp_end,
-					  __u64 gre_key, __u64 gre_sequence_end)
+					  __u64 gre_key, __u64 gre_key_end, __u64 gre_sequence_size)
 {
 	void *at_gre_sequence_end;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_gre *gre = data + 62;
 
 	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x7f));
 	if (at_gre_sequence_end > data_end)
 		return fr_up(skb, reason_sort_truncated);
@@ -346,9 +350,11 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 		return fr_up(skb, reason_sort_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_sort_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_sort_multicast :
-			     reason_sort_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
 	if (be8(&ipv6->next_header) != 17)
@@ -387,9 +393,9 @@ static __always_inline int sort_ipv6(struct __sk_buff *skb, void *data, void *da
 	} else {
 		gre_sequence_size = 0;
 	}
-	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
 
-	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_sequence_end);
+	return sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end,
+			      gre_sequence_size);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -409,10 +415,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_sort_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_sort_other_host :
-			     skb->pkt_type == 1 ? reason_sort_link_broadcast :
-			     reason_sort_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_sort_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_sort_link_broadcast);
+		return fr_up(skb, reason_sort_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 

@@ -194,6 +194,28 @@ enum {
 	reason_spread_xfrm_2, reason_spread_rule_2, reason_spread_empty_2, reason_spread_no_rule,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_spread_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_spread_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_spread_link_broadcast + of);
+		return fr_up(skb, reason_spread_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated + of);
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_spread_not_ipv4 + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -210,10 +232,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_spread_ipv4_total_length + of);
 	__u64 ipv4_end = at + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_spread_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -237,9 +257,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated + of);
-	if ((at + sizeof(*udp)) > ipv4_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ipv4_end)
 		return fr_up(skb, reason_spread_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_spread_udp_length + of);
@@ -381,8 +399,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&udp->dst_port);
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&udp->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
@@ -483,7 +500,7 @@ static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					    ld32(s->to.addr + 12) + 64);
+					   ld32(s->to.addr + 12) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -531,41 +548,22 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	fr_pull(skb, 45);
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
 	struct hdr_tag *tag = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ipv4_end, udp_end;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_spread_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_spread_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_spread_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_spread_link_broadcast);
-		return fr_up(skb, reason_spread_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "tag"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_spread_not_ipv4);
-	__u64 ipv4_end;
-	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
+	if (check_eth(skb, data, data_end, 0) ||
+	    check_ipv4(skb, data, data_end, 14, &ipv4_end, 0) ||
+	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* tag: fields: [{name: "length", bits: 16, counts: "payload"}, {name: "kind", bits: 8... */
-	if ((void *)(tag + 1) > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (45ULL > udp_end)
+	if ((void *)(tag + 1) > data_end || 45ULL > udp_end)
 		return fr_up(skb, reason_spread_truncated);
 	if (be8(&tag->kind) > 199)
 		return fr_up(skb, reason_spread_tag_kind);
@@ -574,13 +572,15 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		return fr_up(skb, reason_spread_gso_packet);
 	if (tag_end != udp_end)
 		return fr_up(skb, reason_spread_tag_length);
+
+	/* stack: ["eth", "ipv4", "udp", "tag"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_spread_gso_packet);
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
 	if (be8(&tag->kind) == 1) { /* rule */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45) ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 45) ||
 		    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 			return fr_up(skb, reason_spread_partial_checksum);
 		return spread_fan1(skb, data, ipv4_end);
@@ -589,21 +589,20 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
 	struct val_senders *s;
 	if (be8(&tag->kind) == 2) { /* rule */
-		{
-			struct key_senders key __attribute__((aligned(8))) = {};
+		struct key_senders key __attribute__((aligned(8))) = {};
 
-			fr_put_v4(key.from, ld32(ipv4->src));
-			enum fr_found found = find_senders(&key, lease, 0, &s);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_spread_changing);
-			if (found == FR_MISSING)
-				s = NULL;
-		}
+		fr_put_v4(key.from, ld32(ipv4->src));
+		enum fr_found found = find_senders(&key, lease, 0, &s);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_spread_changing);
+		if (found == FR_MISSING)
+			s = NULL;
 		if (fr_has(s)) { /* rule */
 			if (!fr_is_v4(s->to.addr))
 				return fr_up(skb, reason_spread_address_family_2);
 			__u64 partial_2 = fr_partial(skb);
-			if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 45) ||
+			if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
+			      (partial_2 >> 16) >= 45) ||
 			    !(skb->len <= ipv4_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 				return fr_up(skb, reason_spread_partial_checksum);
@@ -674,9 +673,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	struct hdr_ipv4 *ipv4 = data + 46;
 	struct hdr_ipv4 *ipv4_2 = data + 14;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (42ULL > outer_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > outer_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_unwrap_udp_length);
@@ -687,13 +684,9 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_unwrap_udp_length);
 
 	/* tun: fields: [{name: "id", bits: 32}] */
-	if ((void *)(tun + 1) > data_end)
+	if ((void *)(tun + 1) > data_end || 46ULL > udp_end)
 		return fr_up(skb, reason_unwrap_truncated);
-	if (46ULL > udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((void *)(ipv4 + 1) > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (66ULL > udp_end)
+	if ((void *)(ipv4 + 1) > data_end || 66ULL > udp_end)
 		return fr_up(skb, reason_unwrap_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_unwrap_ipv4_version);
@@ -704,10 +697,8 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 inner_end = 46ULL + be16(&ipv4->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4->total_length) < 20 || inner_end > udp_end)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -773,10 +764,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -850,7 +839,7 @@ static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64
 					   ((__u64)ld32(&ipv4->total_length) +
 					    ld32(ipv4->reserved_to_fragment_offset) +
 					    old_ipv4_src) + (__u64)bpf_htons(payload_len + 28) +
-					    ipv4_ttl_protocol + ld32(s->to.addr + 12) + 64);
+					   ipv4_ttl_protocol + ld32(s->to.addr + 12) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -892,71 +881,49 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	fr_pull(skb, 44);
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
 	struct hdr_loose *loose = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ipv4_end, udp_end;
 
 	/* tighten: { */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_tighten_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_tighten_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_tighten_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_tighten_link_broadcast);
-		return fr_up(skb, reason_tighten_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_tighten_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "loose"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_tighten_not_ipv4);
-	__u64 ipv4_end;
-	if (check_ipv4(skb, data, data_end, 14, &ipv4_end, reason_tighten_truncated -
-		       reason_spread_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ipv4_end, 34, &udp_end, reason_tighten_truncated -
-		      reason_spread_truncated))
+	if (check_eth(skb, data, data_end, FR_APART(spread, tighten, vlan_tag)) ||
+	    check_ipv4(skb, data, data_end, 14, &ipv4_end, FR_APART(spread, tighten, truncated)) ||
+	    check_udp(skb, data, data_end, ipv4_end, 34, &udp_end,
+		      FR_APART(spread, tighten, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* loose: fields: [{name: "length", bits: 16, counts: "payload", slack: "any"}] */
-	if ((void *)(loose + 1) > data_end)
-		return fr_up(skb, reason_tighten_truncated);
-	if (44ULL > udp_end)
+	if ((void *)(loose + 1) > data_end || 44ULL > udp_end)
 		return fr_up(skb, reason_tighten_truncated);
 	__u64 loose_end = 44ULL + be16(&loose->length);
 	if (!(loose_end <= udp_end || skb->gso_size == 0))
 		return fr_up(skb, reason_tighten_gso_packet);
 	if (loose_end > udp_end)
 		return fr_up(skb, reason_tighten_loose_length);
+
+	/* stack: ["eth", "ipv4", "udp", "loose"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tighten_gso_packet);
 
 	/* lookup: s: senders: ["ipv4.src"] */
 	struct val_senders *s;
-	{
-		struct key_senders key __attribute__((aligned(8))) = {};
+	struct key_senders key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.from, ld32(ipv4->src));
-		enum fr_found found = find_senders(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_tighten_no_senders,
-						reason_tighten_changing));
-	}
+	fr_put_v4(key.from, ld32(ipv4->src));
+	enum fr_found found = find_senders(&key, lease, 0, &s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_tighten_no_senders, reason_tighten_changing);
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
 	if (!fr_is_v4(s->to.addr))
 		return fr_up(skb, reason_tighten_address_family);
 	__u64 payload_len = loose_end - 44;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 44 && (partial & 0xffff) < ((44ULL + payload_len) - 1))))
 		return fr_up(skb, reason_tighten_partial_checksum);
 	if ((udp_end - loose_end) > 64)
@@ -1077,8 +1044,7 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	fr_put_v4(key.server.addr, ld32(ipv4->dst));
-	key.server.port = be16(&ports->dst_port);
+	fr_put_endpoint_v4(&key.server, ld32(ipv4->dst), be16(&ports->dst_port));
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_narrow_no_listeners);
@@ -1127,8 +1093,8 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					     struct val_senders *s)
+static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+				       struct val_senders *s)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ports *ports = data + 34;
@@ -1141,7 +1107,7 @@ static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, 
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    ld32(ipv4->src)) + (__u64)ipv4_ttl_protocol +
-					    ld32(s->to.addr + 12) + 64);
+					   ld32(s->to.addr + 12) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -1172,38 +1138,10 @@ static __always_inline int narrow_ports_send(struct __sk_buff *skb, void *data, 
 	return fr_send(&s->hop_to, direct);
 }
 
-static __always_inline int narrow_ports(struct __sk_buff *skb, void *data, void *data_end,
-					const struct fr_lease *lease, __u64 ipv4_end)
+static __always_inline int narrow_rest(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+				       struct val_senders *s)
 {
 	struct hdr_ports *ports = data + 34;
-	struct hdr_ipv4 *ipv4 = data + 14;
-
-	/* ports: { */
-	if ((void *)(ports + 1) > data_end)
-		return fr_up(skb, reason_narrow_truncated);
-	if (38ULL > ipv4_end)
-		return fr_up(skb, reason_narrow_truncated);
-
-	/* fields: [{name: "src_port", bits: 16}, {name: "dst_port", bits: 16, is: >=1024}] */
-	if (be16(&ports->dst_port) < 0x400)
-		return fr_up(skb, reason_narrow_ports_dst_port);
-
-	/* stack: ["eth", "ipv4", "ports"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_narrow_gso_packet);
-
-	/* lookup: s: senders: ["ipv4.src"] */
-	struct val_senders *s;
-	{
-		struct key_senders key __attribute__((aligned(8))) = {};
-
-		fr_put_v4(key.from, ld32(ipv4->src));
-		enum fr_found found = find_senders(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_narrow_no_senders,
-						reason_narrow_changing));
-	}
 
 	/* {match: "ports.src_port": 1, do: [{fan_out: {group: listeners: ["ports.dst"], each:... */
 	if (be16(&ports->src_port) == 1) { /* rule */
@@ -1225,7 +1163,7 @@ static __always_inline int narrow_ports(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_narrow_partial_checksum);
 	if (unlikely(!fr_fits(&s->hop_to, ipv4_end - 14)))
 		return fr_up(skb, fr_unfit(&s->hop_to, reason_narrow_no_route_2));
-	return narrow_ports_send(skb, data, ipv4_end, s);
+	return narrow_send(skb, data, ipv4_end, s);
 }
 
 SEC("tc") int prog_narrow(struct __sk_buff *skb)
@@ -1236,29 +1174,16 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 	fr_pull(skb, 38);
 	void *data = (void *)(long)skb->data;
 	void *data_end = (void *)(long)skb->data_end;
-	struct hdr_eth *eth = data;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_ports *ports = data + 34;
 
 	/* narrow: { */
 	if (!fr_lease_valid(lease, now))
 		return fr_up(skb, reason_narrow_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_narrow_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_narrow_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_narrow_link_broadcast);
-		return fr_up(skb, reason_narrow_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_narrow_truncated);
-
-	/* stack: ["eth", "ipv4", "ports"] */
-	if (be16(&eth->type) != 0x800)
-		return fr_up(skb, reason_narrow_not_ipv4);
+	if (check_eth(skb, data, data_end, FR_APART(spread, narrow, vlan_tag)))
+		return TC_ACT_UNSPEC;
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_narrow_truncated);
 	if ((be8(&ipv4->version_ihl) >> 4) != 4)
@@ -1270,10 +1195,8 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_narrow_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_narrow_ipv4_total_length);
 	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_narrow_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -1285,8 +1208,29 @@ SEC("tc") int prog_narrow(struct __sk_buff *skb)
 			return fr_up(skb, reason_narrow_multicast);
 		return fr_up(skb, reason_narrow_martian_destination);
 	}
+
+	/* stack: ["eth", "ipv4", "ports"] */
 	if (be8(&ipv4->protocol) != 253)
 		return fr_up(skb, reason_narrow_not_ports);
 
-	return narrow_ports(skb, data, data_end, lease, ipv4_end);
+	/* ports: { */
+	if ((void *)(ports + 1) > data_end || 38ULL > ipv4_end)
+		return fr_up(skb, reason_narrow_truncated);
+
+	/* fields: [{name: "src_port", bits: 16}, {name: "dst_port", bits: 16, is: >=1024}] */
+	if (be16(&ports->dst_port) < 0x400)
+		return fr_up(skb, reason_narrow_ports_dst_port);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_narrow_gso_packet);
+
+	/* lookup: s: senders: ["ipv4.src"] */
+	struct val_senders *s;
+	struct key_senders key __attribute__((aligned(8))) = {};
+
+	fr_put_v4(key.from, ld32(ipv4->src));
+	enum fr_found found = find_senders(&key, lease, 0, &s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_narrow_no_senders, reason_narrow_changing);
+
+	return narrow_rest(skb, data, ipv4_end, s);
 }

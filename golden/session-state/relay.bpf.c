@@ -188,6 +188,26 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_to_peer_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_to_peer_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_to_peer_link_broadcast + of);
+		return fr_up(skb, reason_to_peer_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -204,10 +224,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_to_peer_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_to_peer_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -283,9 +301,9 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
@@ -295,8 +313,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) +
-					  64);
+					 ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) + 64);
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -457,13 +474,11 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 ip_end;
+
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_to_peer_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_to_peer_udp_length);
@@ -478,24 +493,19 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.client.addr, ld32(ipv4->src));
-		key.client.port = be16(&udp->src_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_peer_no_by_client,
-						reason_to_peer_changing));
-	}
+	fr_put_endpoint_v4(&key.client, ld32(ipv4->src), be16(&udp->src_port));
+	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_peer_no_by_client, reason_to_peer_changing);
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
 	if (fr_is_v4(c->relayed.addr) != fr_is_v4(c->peer.addr))
 		return fr_up(skb, reason_to_peer_address_family);
 	if (fr_is_v4(c->peer.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_to_peer_gso_packet);
@@ -510,7 +520,7 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_to_peer_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -779,13 +789,11 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 ip_end;
+
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_to_peer_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_to_peer_udp_length);
@@ -800,24 +808,20 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 
 	/* lookup: c: by_client: ["udp.src"] */
 	struct val_by_client *c;
-	{
-		struct key_by_client key __attribute__((aligned(8))) = {};
+	struct key_by_client key __attribute__((aligned(8)));
 
-		fr_put_v6(key.client.addr, ipv6->src, 0);
-		key.client.port = be16(&udp->src_port);
-		enum fr_found found = find_by_client(&key, lease, 0, &c, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_peer_no_by_client,
-						reason_to_peer_changing));
-	}
+	fr_put_endpoint_v6(&key.client, ipv6->src, be16(&udp->src_port), 0);
+	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
+	enum fr_found found = find_by_client(&key, lease, 0, &c, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_peer_no_by_client, reason_to_peer_changing);
 
 	/* {send: {from: "c.relayed", to: "c.peer"}}, */
 	if (fr_is_v4(c->relayed.addr) != fr_is_v4(c->peer.addr))
 		return fr_up(skb, reason_to_peer_address_family);
 	if (!fr_is_v4(c->peer.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_to_peer_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_to_peer_udp_checksum);
@@ -834,7 +838,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_to_peer_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_to_peer_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -859,17 +863,8 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		return fr_up(skb, reason_to_peer_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_to_peer_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_to_peer_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_to_peer_link_broadcast);
-		return fr_up(skb, reason_to_peer_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_to_peer_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -909,9 +904,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_to_client_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_to_client_udp_length);
@@ -956,9 +949,9 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->client.addr + 12) + old_udp_length +
 		0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->client.port));
@@ -967,8 +960,8 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src) +
-					  (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
-					  ld32(c->client.addr + 12) + 64);
+					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
+					 ld32(c->client.addr + 12) + 64);
 	int direct = c->hop_client.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1018,36 +1011,28 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
-		       reason_to_peer_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *c;
-	{
-		struct key_by_peer key __attribute__((aligned(8))) = {};
+	struct key_by_peer key __attribute__((aligned(8))) = {};
 
-		fr_put_v4(key.peer.addr, ld32(ipv4->src));
-		key.peer.port = be16(&udp->src_port);
-		fr_put_v4(key.relayed.addr, ld32(ipv4->dst));
-		key.relayed.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_peer(&key, lease, 0, &c, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_client_no_by_peer,
-						reason_to_client_changing));
-	}
+	fr_put_endpoint_v4(&key.peer, ld32(ipv4->src), be16(&udp->src_port));
+	fr_put_endpoint_v4(&key.relayed, ld32(ipv4->dst), be16(&udp->dst_port));
+	enum fr_found found = find_by_peer(&key, lease, 0, &c, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_client_no_by_peer,
+				 reason_to_client_changing);
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
 	if (!fr_is_v4(c->client.addr))
 		return fr_up(skb, reason_to_client_address_family);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_to_client_gso_packet);
@@ -1141,37 +1126,29 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_to_client_truncated -
-		       reason_to_peer_truncated, reason_to_client_ipv6_version -
-		       reason_to_peer_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(to_peer, to_client, truncated),
+		       FR_APART(to_peer, to_client, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: c: by_peer: ["udp.src", "udp.dst"] */
 	struct val_by_peer *c;
-	{
-		struct key_by_peer key __attribute__((aligned(8))) = {};
+	struct key_by_peer key __attribute__((aligned(8)));
 
-		fr_put_v6(key.peer.addr, ipv6->src, 0);
-		key.peer.port = be16(&udp->src_port);
-		fr_put_v6(key.relayed.addr, ipv6->dst, 2);
-		key.relayed.port = be16(&udp->dst_port);
-		enum fr_found found = find_by_peer(&key, lease, 0, &c, now);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_to_client_no_by_peer,
-						reason_to_client_changing));
-	}
+	fr_put_endpoint_v6(&key.peer, ipv6->src, be16(&udp->src_port), 0);
+	fr_put_endpoint_v6(&key.relayed, ipv6->dst, be16(&udp->dst_port), 2);
+	enum fr_found found = find_by_peer(&key, lease, 0, &c, now);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_to_client_no_by_peer,
+				 reason_to_client_changing);
 
 	/* {send: {from: "udp.dst", to: "c.client"}}, */
 	if (fr_is_v4(c->client.addr))
 		return fr_up(skb, reason_to_client_address_family);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 		return fr_up(skb, reason_to_client_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_to_client_udp_checksum);
@@ -1199,17 +1176,8 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		return fr_up(skb, reason_to_client_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_to_client_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_to_client_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_to_client_link_broadcast);
-		return fr_up(skb, reason_to_client_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_to_client_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(to_peer, to_client, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)

@@ -161,6 +161,26 @@ enum {
 	reason_originate_ipv6_payload_length, reason_originate_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_originate_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_originate_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_originate_link_broadcast + of);
+		return fr_up(skb, reason_originate_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_originate_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -177,10 +197,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_originate_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_originate_ipv4_total_length + of);
 	__u64 ip_end = at + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_originate_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -216,9 +234,9 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
@@ -228,8 +246,7 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -323,13 +340,11 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 ip_end;
+
 	if (check_ipv4(skb, data, data_end, 14, &ip_end, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_originate_truncated);
-	if (42ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ip_end)
 		return fr_up(skb, reason_originate_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_originate_udp_length);
@@ -349,23 +364,19 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 
 	/* lookup: p: peers: ["udp.src_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_originate_no_peers,
-						reason_originate_changing));
-	}
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_originate_no_peers, reason_originate_changing);
 
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_originate_address_family);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_originate_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_originate_gso_packet);
@@ -380,7 +391,7 @@ static __always_inline int originate_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_originate_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_originate_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -543,13 +554,11 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 ip_end;
+
 	if (check_ipv6(skb, data, data_end, 14, &ip_end, 0, 0))
 		return TC_ACT_UNSPEC;
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_originate_truncated);
-	if (62ULL > ip_end)
+	if ((void *)(udp + 1) > data_end || 62ULL > ip_end)
 		return fr_up(skb, reason_originate_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_originate_udp_length);
@@ -569,23 +578,19 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 
 	/* lookup: p: peers: ["udp.src_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_originate_no_peers,
-						reason_originate_changing));
-	}
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_originate_no_peers, reason_originate_changing);
 
 	/* do: [{set: "ip.hop_limit": "low(ip.hop_limit - 1, 8)"}, {send: {from: "p.local", to... */
 	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
 		return fr_up(skb, reason_originate_address_family);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_originate_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_originate_udp_checksum);
@@ -602,7 +607,7 @@ static __always_inline int originate_ipv6(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_originate_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_originate_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -627,17 +632,8 @@ SEC("tc") int prog_originate(struct __sk_buff *skb)
 		return fr_up(skb, reason_originate_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_originate_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_originate_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_originate_link_broadcast);
-		return fr_up(skb, reason_originate_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_originate_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -686,9 +682,9 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ldv32(set_here + 12) + ldv32(set_there + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
@@ -697,8 +693,8 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src + old_ipv4_dst) + (__u64)ipv4_id +
-					    ipv4_ttl_protocol + ldv32(set_here + 12) +
-					    ldv32(set_there + 12) + 64);
+					   ipv4_ttl_protocol + ldv32(set_here + 12) +
+					   ldv32(set_there + 12) + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -740,9 +736,7 @@ static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void 
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_identify_truncated);
-	if (42ULL > ipv4_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > ipv4_end)
 		return fr_up(skb, reason_identify_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_identify_udp_length);
@@ -768,7 +762,7 @@ static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void 
 	if (!fr_unicast((void *)there))
 		return fr_up(skb, reason_identify_martian_destination);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 		return fr_up(skb, reason_identify_partial_checksum);
 	if (!(skb->len <= ipv4_end || skb->gso_size == 0))
 		return fr_up(skb, reason_identify_gso_packet);
@@ -827,10 +821,8 @@ SEC("tc") int prog_identify(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_identify_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_identify_ipv4_total_length);
 	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
-	if (ipv4_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ipv4_end > skb->len)
 		return fr_up(skb, reason_identify_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -875,9 +867,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_route_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_route_udp_length);
@@ -934,27 +924,20 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv4(skb, data, data_end, 14, &ip_end, reason_route_truncated -
-		       reason_originate_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &ip_end, FR_APART(originate, route, truncated)) ||
+	    check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: w: ways: ["udp.src_port"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_ways,
-						reason_route_changing));
-	}
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
 
 	/* do: [{set: "ip.hop_limit": 9}, {send: via: "w.way"}] */
 	if (be8(&ipv4->ttl) <= 1)
@@ -1004,28 +987,21 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
+	__u64 ip_end, udp_end;
 
-	__u64 ip_end;
-	if (check_ipv6(skb, data, data_end, 14, &ip_end, reason_route_truncated -
-		       reason_originate_truncated, reason_route_ipv6_version -
-		       reason_originate_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
+	if (check_ipv6(skb, data, data_end, 14, &ip_end, FR_APART(originate, route, truncated),
+		       FR_APART(originate, route, ipv6_version)) ||
+	    check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: w: ways: ["udp.src_port"] */
 	struct val_ways *w;
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+	struct key_ways key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->src_port);
-		enum fr_found found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_route_no_ways,
-						reason_route_changing));
-	}
+	key.port = be16(&udp->src_port);
+	enum fr_found found = find_ways(&key, lease, 0, &w);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
 
 	/* do: [{set: "ip.hop_limit": 9}, {send: via: "w.way"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -1054,17 +1030,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		return fr_up(skb, reason_route_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_route_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_route_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_route_link_broadcast);
-		return fr_up(skb, reason_route_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_route_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(originate, route, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "udp"] */
 	if (be16(&eth->type) == 0x800)
@@ -1138,9 +1105,7 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	struct bpf_fib_lookup fib_1;
 	struct hdr_udp *udp = data + 34;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_tunnel_truncated);
-	if (42ULL > inner_end)
+	if ((void *)(udp + 1) > data_end || 42ULL > inner_end)
 		return fr_up(skb, reason_tunnel_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_tunnel_udp_length);
@@ -1161,8 +1126,7 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	if (((ldv64(set_here) == 0 &&
 	      ldv32(set_here + 8) == 0xffff0000) != (ldv64(set_there) == 0 &&
 						     ldv32(set_there + 8) == 0xffff0000)) ||
-						     (!(ldv64(set_there) == 0 &&
-							ldv32(set_there + 8) == 0xffff0000)))
+	    (!(ldv64(set_there) == 0 && ldv32(set_there + 8) == 0xffff0000)))
 		return fr_up(skb, reason_tunnel_address_family);
 	__u64 here[2];
 	st64((void *)here, ldv64(set_here));
@@ -1178,7 +1142,7 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tunnel_martian_destination);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220028 ||
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_tunnel_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
@@ -1236,10 +1200,8 @@ SEC("tc") int prog_tunnel(struct __sk_buff *skb)
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tunnel_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_tunnel_ipv4_total_length);
 	__u64 inner_end = 14ULL + be16(&ipv4->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || inner_end > skb->len)
 		return fr_up(skb, reason_tunnel_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))

@@ -205,9 +205,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_gate_truncated);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_gate_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_gate_udp_length);
@@ -301,6 +299,7 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_gate_truncated);
@@ -313,10 +312,8 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_gate_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_gate_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_gate_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -332,7 +329,6 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_gate_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -351,8 +347,7 @@ static __always_inline int gate_ipv4(struct __sk_buff *skb, void *data, void *da
 
 		enum fr_found found = find_ports(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_gate_no_ports, reason_gate_changing));
+			return fr_missed(skb, found, reason_gate_no_ports, reason_gate_changing);
 	}
 	struct val_recent *r;
 	{
@@ -447,6 +442,7 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_gate_truncated);
@@ -468,7 +464,6 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* stack: ["eth", "ip", "udp"] */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_gate_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
@@ -487,8 +482,7 @@ static __always_inline int gate_ipv6(struct __sk_buff *skb, void *data, void *da
 
 		enum fr_found found = find_ports(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_gate_no_ports, reason_gate_changing));
+			return fr_missed(skb, found, reason_gate_no_ports, reason_gate_changing);
 	}
 	struct val_recent *r;
 	{

@@ -86,10 +86,13 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_open_vlan_tag + of);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_open_other_host + of :
-			     skb->pkt_type == 1 ? reason_open_link_broadcast + of :
-			     reason_open_link_multicast + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_open_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_open_link_broadcast + of);
+		return fr_up(skb, reason_open_link_multicast + of);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_open_truncated + of);
 
@@ -120,9 +123,11 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_open_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_open_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_open_multicast + of :
-			     reason_open_martian_destination + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_open_multicast + of);
+		return fr_up(skb, reason_open_martian_destination + of);
+	}
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_open_not_udp + of);
 
@@ -207,9 +212,11 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_open_ipv6_payload_length + of);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_open_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_open_multicast + of :
-			     reason_open_martian_destination + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_open_multicast + of);
+		return fr_up(skb, reason_open_martian_destination + of);
+	}
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_open_not_udp + of);
 

@@ -180,10 +180,13 @@ static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *da
 
 	if (skb->vlan_present)
 		return fr_up(skb, reason_echo_vlan_tag + of);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_echo_other_host + of :
-			     skb->pkt_type == 1 ? reason_echo_link_broadcast + of :
-			     reason_echo_link_multicast + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_echo_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_echo_link_broadcast + of);
+		return fr_up(skb, reason_echo_link_multicast + of);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_echo_truncated + of);
 
@@ -214,9 +217,11 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_echo_ipv4_checksum + of);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_echo_martian_source + of);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_echo_multicast + of :
-			     reason_echo_martian_destination + of);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_echo_multicast + of);
+		return fr_up(skb, reason_echo_martian_destination + of);
+	}
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_echo_not_udp + of);
 
@@ -376,9 +381,11 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_echo_ipv6_payload_length + of_2);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_echo_martian_source + of);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_echo_multicast + of :
-			     reason_echo_martian_destination + of);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_echo_multicast + of);
+		return fr_up(skb, reason_echo_martian_destination + of);
+	}
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_echo_not_udp + of);
 
@@ -615,9 +622,11 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_route_multicast :
-			     reason_route_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_route_multicast);
+		return fr_up(skb, reason_route_martian_destination);
+	}
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;
@@ -688,9 +697,11 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_route_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_route_multicast :
-			     reason_route_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_route_multicast);
+		return fr_up(skb, reason_route_martian_destination);
+	}
 
 	/* lookup: w: ways: ["ip.dst"] */
 	struct val_ways *w;

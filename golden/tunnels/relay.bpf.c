@@ -340,6 +340,26 @@ enum {
 	reason_leave_vxlan_not_outer,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_leave_vxlan_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_leave_vxlan_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_leave_vxlan_link_broadcast + of);
+		return fr_up(skb, reason_leave_vxlan_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_leave_vxlan_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				      const __u32 at, __u64 *end, const __u32 of)
 {
@@ -356,10 +376,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_leave_vxlan_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_leave_vxlan_ipv4_total_length + of);
 	__u64 outer_end = at + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_leave_vxlan_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -383,9 +401,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leave_vxlan_udp_length);
@@ -406,9 +422,7 @@ static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_vxlan *vxlan = data + at;
 
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((at + sizeof(*vxlan)) > udp_end)
+	if ((void *)(vxlan + 1) > data_end || (at + sizeof(*vxlan)) > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_leave_vxlan_vxlan_flags);
@@ -426,9 +440,7 @@ static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, voi
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated + of);
-	if ((at + sizeof(*ipv4_any)) > udp_end)
+	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated + of);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_version + of_2);
@@ -459,15 +471,15 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any_send(struct __sk_buff *skb,
 						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						       (be8(&ipv4_any->dscp_ecn) & 3)))));
+						      (be8(&ipv4_any->dscp_ecn) & 3)))));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -510,8 +522,8 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any(skb, data, data_end, udp_end, 64, &inner_options_end, 0, 0))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -521,10 +533,8 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 64))
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 64))
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
 	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 64) || inner_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 64, inner_options_end - 64)))
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_checksum);
@@ -535,16 +545,13 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_vxlan_no_networks,
-						reason_leave_vxlan_changing));
-	}
+	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
+				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
@@ -594,9 +601,7 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if ((at + sizeof(*ipv6)) > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_vxlan_ipv6_version);
@@ -626,9 +631,9 @@ static __always_inline int leave_vxlan_ipv4_ipv6_send_ipv6(struct __sk_buff *skb
 			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -669,23 +674,20 @@ static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *da
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 inner_end;
+
 	if (check_ipv6(skb, data, data_end, udp_end, 64, &inner_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_vxlan_no_networks,
-						reason_leave_vxlan_changing));
-	}
+	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
+				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
@@ -739,20 +741,16 @@ static __always_inline int leave_vxlan_ipv4(struct __sk_buff *skb, void *data, v
 					    const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 50;
+	__u64 outer_end, udp_end;
 
-	__u64 outer_end;
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, outer_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0) ||
+	    check_udp(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* vxlan: { */
 	if (check_vxlan(skb, data, data_end, udp_end, 42))
 		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (64ULL > udp_end)
+	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -807,15 +805,15 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any_send_ipv4(struct __sk_buff 
 			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			      (be8(&ipv4_any->dscp_ecn) & 3)))));
+			     (be8(&ipv4_any->dscp_ecn) & 3)))));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -858,8 +856,8 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	struct hdr_vxlan *vxlan = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any(skb, data, data_end, udp_end, 84, &inner_options_end, 0, 0))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0xff));
@@ -869,10 +867,8 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 		return fr_up(skb, reason_leave_vxlan_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 84))
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 84))
-		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
 	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 84) || inner_end > udp_end)
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 84, inner_options_end - 84)))
 		return fr_up(skb, reason_leave_vxlan_ipv4_any_checksum);
@@ -883,16 +879,13 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_vxlan_no_networks,
-						reason_leave_vxlan_changing));
-	}
+	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
+				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
@@ -955,9 +948,9 @@ static __always_inline int leave_vxlan_ipv6_ipv6_send(struct __sk_buff *skb, voi
 			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
@@ -998,23 +991,20 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 84;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 inner_end;
+
 	if (check_ipv6(skb, data, data_end, udp_end, 84, &inner_end))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_vxlan_no_networks,
-						reason_leave_vxlan_changing));
-	}
+	key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_vxlan_no_networks,
+				 reason_leave_vxlan_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
@@ -1070,20 +1060,16 @@ static __always_inline int leave_vxlan_ipv6(struct __sk_buff *skb, void *data, v
 					    const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 70;
+	__u64 outer_end, udp_end;
 
-	__u64 outer_end;
-	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, outer_end, 54, &udp_end))
+	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, 0, 0) ||
+	    check_udp(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* vxlan: { */
 	if (check_vxlan(skb, data, data_end, udp_end, 62))
 		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
-	if (84ULL > udp_end)
+	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
 		return fr_up(skb, reason_leave_vxlan_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -1109,17 +1095,8 @@ SEC("tc") int prog_leave_vxlan(struct __sk_buff *skb)
 		return fr_up(skb, reason_leave_vxlan_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_leave_vxlan_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_leave_vxlan_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_leave_vxlan_link_broadcast);
-		return fr_up(skb, reason_leave_vxlan_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_vxlan_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -1170,9 +1147,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leave_geneve_udp_length);
@@ -1193,9 +1168,7 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_geneve *geneve = data + at;
 
-	if ((void *)(geneve + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
-	if ((at + sizeof(*geneve)) > udp_end)
+	if ((void *)(geneve + 1) > data_end || (at + sizeof(*geneve)) > udp_end)
 		return fr_up(skb, reason_leave_geneve_truncated);
 	if ((be8(&geneve->version_words) >> 6) != 0)
 		return fr_up(skb, reason_leave_geneve_geneve_version);
@@ -1234,15 +1207,15 @@ leave_geneve_ipv4_ipv4_any_send(struct __sk_buff *skb, void *data, __u64 geneve_
 						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						       (be8(&ipv4_any->dscp_ecn) & 3)))));
+						      (be8(&ipv4_any->dscp_ecn) & 3)))));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
@@ -1369,16 +1342,13 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_geneve_no_networks,
-						reason_leave_geneve_changing));
-	}
+	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_geneve_no_networks,
+				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	if ((be8(&ipv4->dscp_ecn) & 3) == 3 && (be8(&ipv4_any->dscp_ecn) & 3) == 0) { /* rule */
@@ -1414,9 +1384,9 @@ leave_geneve_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve
 			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -1487,16 +1457,13 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_geneve_no_networks,
-						reason_leave_geneve_changing));
-	}
+	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_geneve_no_networks,
+				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
@@ -1553,17 +1520,14 @@ static __always_inline int leave_geneve_ipv4(struct __sk_buff *skb, void *data, 
 {
 	void *at_geneve_options_end;
 	struct hdr_eth *eth;
+	__u64 outer_end, udp_end, geneve_options_end;
 
-	__u64 outer_end;
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_leave_geneve_truncated -
-		       reason_leave_vxlan_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &outer_end,
+		       FR_APART(leave_vxlan, leave_geneve, truncated)) ||
+	    check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_end;
 	if (check_geneve(skb, data, data_end, udp_end, 42, &geneve_options_end))
 		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
@@ -1601,15 +1565,15 @@ static __always_inline int leave_geneve_ipv6_ipv4_any_send_ipv4(struct __sk_buff
 			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			      (be8(&ipv4_any->dscp_ecn) & 3)))));
+			     (be8(&ipv4_any->dscp_ecn) & 3)))));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
@@ -1737,16 +1701,13 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_geneve_no_networks,
-						reason_leave_geneve_changing));
-	}
+	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_geneve_no_networks,
+				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
@@ -1786,9 +1747,9 @@ leave_geneve_ipv6_ipv6_send(struct __sk_buff *skb, void *data, __u64 geneve_opti
 			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -1859,16 +1820,13 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 
 	/* lookup: n: networks: ["?(header).vni"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
-		enum fr_found found = find_networks(&key, lease, 0, &n);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_leave_geneve_no_networks,
-						reason_leave_geneve_changing));
-	}
+	key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
+	enum fr_found found = find_networks(&key, lease, 0, &n);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_leave_geneve_no_networks,
+				 reason_leave_geneve_changing);
 
 	/* {when: "outer.ecn == 3 && inner.ecn == 0", do: [{drop: "ecn"}]}, // RFC 6040 */
 	/* rule */
@@ -1927,18 +1885,15 @@ static __always_inline int leave_geneve_ipv6(struct __sk_buff *skb, void *data, 
 {
 	void *at_geneve_options_end;
 	struct hdr_eth *eth;
+	__u64 outer_end, udp_end, geneve_options_end;
 
-	__u64 outer_end;
-	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, reason_leave_geneve_truncated -
-			 reason_leave_vxlan_truncated, reason_leave_geneve_ipv6_version -
-			 reason_leave_vxlan_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
+	if (check_ipv6_2(skb, data, data_end, 14, &outer_end,
+			 FR_APART(leave_vxlan, leave_geneve, truncated),
+			 FR_APART(leave_vxlan, leave_geneve, ipv6_version)) ||
+	    check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_end;
 	if (check_geneve(skb, data, data_end, udp_end, 62, &geneve_options_end))
 		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
@@ -1977,17 +1932,8 @@ SEC("tc") int prog_leave_geneve(struct __sk_buff *skb)
 		return fr_up(skb, reason_leave_geneve_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_leave_geneve_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_leave_geneve_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_leave_geneve_link_broadcast);
-		return fr_up(skb, reason_leave_geneve_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_geneve_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, leave_geneve, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", header, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -2582,7 +2528,7 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_enter_gso_packet);
 	if (((ldv64(set_local4) == 0 &&
 	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
-	      !fr_is_v4(r->remote.addr))
+	    !fr_is_v4(r->remote.addr))
 		return fr_up(skb, reason_enter_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
@@ -2622,7 +2568,7 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      fr_is_v4(r->remote))
+		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
@@ -2660,7 +2606,7 @@ static __always_inline int enter_ipv4_any_rest_3(struct __sk_buff *skb, void *da
 				return fr_up(skb, reason_enter_gso_packet);
 			if (((ldv64(set_local4) == 0 &&
 			      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote.addr)) ||
-			      !fr_is_v4(r_2->remote.addr))
+			    !fr_is_v4(r_2->remote.addr))
 				return fr_up(skb, reason_enter_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
@@ -2710,7 +2656,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      fr_is_v4(r->remote))
+		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
@@ -2746,7 +2692,7 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 				return fr_up(skb, reason_enter_gso_packet);
 			if (((ldv64(set_local6) == 0 &&
 			      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-			      fr_is_v4(r_2->remote))
+			    fr_is_v4(r_2->remote))
 				return fr_up(skb, reason_enter_address_family);
 			__u64 local6_2[2];
 			st64((void *)local6_2, ldv64(set_local6));
@@ -2792,7 +2738,7 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      !fr_is_v4(r->remote))
+		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
@@ -2828,7 +2774,7 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-		      !fr_is_v4(r_2->remote))
+		    !fr_is_v4(r_2->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4_2[2];
 		st64((void *)local4_2, ldv64(set_local4));
@@ -2871,10 +2817,8 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_enter_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
 		return fr_up(skb, reason_enter_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14))
-		return fr_up(skb, reason_enter_ipv4_any_total_length);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
 		return fr_up(skb, reason_enter_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_enter_ipv4_any_checksum);
@@ -2905,7 +2849,7 @@ static __always_inline int enter_ipv4_any(struct __sk_buff *skb, void *data, voi
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      !fr_is_v4(r->remote))
+		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
@@ -3428,7 +3372,7 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_enter_gso_packet);
 	if (((ldv64(set_local4) == 0 &&
 	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
-	      !fr_is_v4(r->remote.addr))
+	    !fr_is_v4(r->remote.addr))
 		return fr_up(skb, reason_enter_address_family);
 	__u64 local4[2];
 	st64((void *)local4, ldv64(set_local4));
@@ -3466,7 +3410,7 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      fr_is_v4(r->remote))
+		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
@@ -3503,7 +3447,7 @@ static __always_inline int enter_ipv6_rest_3(struct __sk_buff *skb, void *data, 
 				return fr_up(skb, reason_enter_gso_packet);
 			if (((ldv64(set_local4) == 0 &&
 			      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote.addr)) ||
-			      !fr_is_v4(r_2->remote.addr))
+			    !fr_is_v4(r_2->remote.addr))
 				return fr_up(skb, reason_enter_address_family);
 			__u64 local4[2];
 			st64((void *)local4, ldv64(set_local4));
@@ -3550,7 +3494,7 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      fr_is_v4(r->remote))
+		    fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local6[2];
 		st64((void *)local6, ldv64(set_local6));
@@ -3585,7 +3529,7 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 				return fr_up(skb, reason_enter_gso_packet);
 			if (((ldv64(set_local6) == 0 &&
 			      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-			      fr_is_v4(r_2->remote))
+			    fr_is_v4(r_2->remote))
 				return fr_up(skb, reason_enter_address_family);
 			__u64 local6_2[2];
 			st64((void *)local6_2, ldv64(set_local6));
@@ -3621,7 +3565,7 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      !fr_is_v4(r->remote))
+		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
@@ -3656,7 +3600,7 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
-		      !fr_is_v4(r_2->remote))
+		    !fr_is_v4(r_2->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4_2[2];
 		st64((void *)local4_2, ldv64(set_local4));
@@ -3719,7 +3663,7 @@ static __always_inline int enter_ipv6(struct __sk_buff *skb, void *data, void *d
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
-		      !fr_is_v4(r->remote))
+		    !fr_is_v4(r->remote))
 			return fr_up(skb, reason_enter_address_family);
 		__u64 local4[2];
 		st64((void *)local4, ldv64(set_local4));
@@ -3764,17 +3708,8 @@ SEC("tc") int prog_enter(struct __sk_buff *skb)
 		return fr_up(skb, reason_enter_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_enter_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_enter_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_enter_link_broadcast);
-		return fr_up(skb, reason_enter_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_enter_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, enter, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -3814,9 +3749,7 @@ static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((at + sizeof(*ipv4_any)) > outer_end)
+	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > outer_end)
 		return fr_up(skb, reason_leave_ip_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_leave_ip_ipv4_any_version);
@@ -3850,7 +3783,7 @@ static __always_inline int leave_ip_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						       (be8(&ipv4_any->dscp_ecn) & 3)))));
+						      (be8(&ipv4_any->dscp_ecn) & 3)))));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -3886,8 +3819,8 @@ static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_2(skb, data, data_end, outer_end, 34, &inner_options_end))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -3897,10 +3830,8 @@ static __always_inline int leave_ip_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_leave_ip_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 34))
 		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 34))
-		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 34) || inner_end > outer_end)
 		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
 		return fr_up(skb, reason_leave_ip_ipv4_any_checksum);
@@ -3927,9 +3858,7 @@ static __always_inline int check_ipv6_3(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
-	if ((at + sizeof(*ipv6)) > outer_end)
+	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > outer_end)
 		return fr_up(skb, reason_leave_ip_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_ip_ipv6_version);
@@ -3961,9 +3890,9 @@ static __always_inline int leave_ip_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -3992,8 +3921,8 @@ static __always_inline int leave_ip_ipv4_ipv6(struct __sk_buff *skb, void *data,
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 34;
-
 	__u64 inner_end;
+
 	if (check_ipv6_3(skb, data, data_end, outer_end, 34, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -4030,10 +3959,8 @@ static __always_inline int leave_ip_ipv4(struct __sk_buff *skb, void *data, void
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_leave_ip_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_leave_ip_ipv4_total_length);
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_leave_ip_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -4074,7 +4001,7 @@ static __always_inline int leave_ip_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			      (be8(&ipv4_any->dscp_ecn) & 3)))));
+			     (be8(&ipv4_any->dscp_ecn) & 3)))));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4110,8 +4037,8 @@ static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_2(skb, data, data_end, outer_end, 54, &inner_options_end))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -4121,10 +4048,8 @@ static __always_inline int leave_ip_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_leave_ip_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 54))
 		return fr_up(skb, reason_leave_ip_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 54))
-		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 54) || inner_end > outer_end)
 		return fr_up(skb, reason_leave_ip_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
 		return fr_up(skb, reason_leave_ip_ipv4_any_checksum);
@@ -4166,9 +4091,9 @@ static __always_inline int leave_ip_ipv6_ipv6_send(struct __sk_buff *skb, void *
 			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
@@ -4197,8 +4122,8 @@ static __always_inline int leave_ip_ipv6_ipv6(struct __sk_buff *skb, void *data,
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 54;
-
 	__u64 inner_end;
+
 	if (check_ipv6_3(skb, data, data_end, outer_end, 54, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -4264,17 +4189,8 @@ SEC("tc") int prog_leave_ip(struct __sk_buff *skb)
 		return fr_up(skb, reason_leave_ip_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_leave_ip_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_leave_ip_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_leave_ip_link_broadcast);
-		return fr_up(skb, reason_leave_ip_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_ip_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, leave_ip, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -4316,9 +4232,7 @@ static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if ((at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
 		return fr_up(skb, reason_leave_fou_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_leave_fou_udp_length);
@@ -4351,7 +4265,7 @@ static __always_inline int leave_fou_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 						    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 						     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 						       (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-						       (be8(&ipv4_any->dscp_ecn) & 3)))));
+						      (be8(&ipv4_any->dscp_ecn) & 3)))));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4391,11 +4305,11 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any(skb, data, data_end, udp_end, 42, &inner_options_end,
-			   reason_leave_fou_truncated - reason_leave_vxlan_truncated,
-			   reason_leave_fou_ipv4_any_version - reason_leave_vxlan_ipv4_any_version))
+			   FR_APART(leave_vxlan, leave_fou, truncated),
+			   FR_APART(leave_vxlan, leave_fou, ipv4_any_version)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
@@ -4404,10 +4318,8 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_leave_fou_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 42))
 		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 42))
-		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
 	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 42) || inner_end > udp_end)
 		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
 		return fr_up(skb, reason_leave_fou_ipv4_any_checksum);
@@ -4456,9 +4368,9 @@ static __always_inline int leave_fou_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, 
 			    (((be8(&ipv4->dscp_ecn) & 3) == 3) ? 3ULL :
 			     (((be8(&ipv4->dscp_ecn) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -4492,9 +4404,7 @@ static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (82ULL > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || 82ULL > udp_end)
 		return fr_up(skb, reason_leave_fou_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_fou_ipv6_version);
@@ -4533,12 +4443,11 @@ static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data
 
 static __always_inline int leave_fou_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 outer_end;
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_leave_fou_truncated -
-		       reason_leave_vxlan_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
+	__u64 outer_end, udp_end;
+
+	if (check_ipv4(skb, data, data_end, 14, &outer_end,
+		       FR_APART(leave_vxlan, leave_fou, truncated)) ||
+	    check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
@@ -4570,7 +4479,7 @@ static __always_inline int leave_fou_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 			   ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			    ((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			      (be8(&ipv4_any->dscp_ecn) & 3) == 2) ? 1ULL :
-			      (be8(&ipv4_any->dscp_ecn) & 3)))));
+			     (be8(&ipv4_any->dscp_ecn) & 3)))));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4610,11 +4519,11 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any(skb, data, data_end, udp_end, 62, &inner_options_end,
-			   reason_leave_fou_truncated - reason_leave_vxlan_truncated,
-			   reason_leave_fou_ipv4_any_version - reason_leave_vxlan_ipv4_any_version))
+			   FR_APART(leave_vxlan, leave_fou, truncated),
+			   FR_APART(leave_vxlan, leave_fou, ipv4_any_version)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
@@ -4623,10 +4532,8 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		return fr_up(skb, reason_leave_fou_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 62))
 		return fr_up(skb, reason_leave_fou_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 62))
-		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
 	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 62) || inner_end > udp_end)
 		return fr_up(skb, reason_leave_fou_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
 		return fr_up(skb, reason_leave_fou_ipv4_any_checksum);
@@ -4679,9 +4586,9 @@ static __always_inline int leave_fou_ipv6_ipv6_send(struct __sk_buff *skb, void 
 			    ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 3) ? 3ULL :
 			     ((((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 1 &&
 			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ? 1ULL :
-			       ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
-			       ((be16(ipv6->version_to_flow_label + 1) << 8 |
-				 be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			      ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)))) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
@@ -4715,9 +4622,7 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6_2 = data + 14;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
-	if (102ULL > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || 102ULL > udp_end)
 		return fr_up(skb, reason_leave_fou_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_leave_fou_ipv6_version);
@@ -4758,13 +4663,12 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 
 static __always_inline int leave_fou_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__u64 outer_end;
-	if (check_ipv6_2(skb, data, data_end, 14, &outer_end, reason_leave_fou_truncated -
-			 reason_leave_vxlan_truncated, reason_leave_fou_ipv6_version -
-			 reason_leave_vxlan_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
+	__u64 outer_end, udp_end;
+
+	if (check_ipv6_2(skb, data, data_end, 14, &outer_end,
+			 FR_APART(leave_vxlan, leave_fou, truncated),
+			 FR_APART(leave_vxlan, leave_fou, ipv6_version)) ||
+	    check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
@@ -4792,17 +4696,8 @@ SEC("tc") int prog_leave_fou(struct __sk_buff *skb)
 		return fr_up(skb, reason_leave_fou_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_leave_fou_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_leave_fou_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_leave_fou_link_broadcast);
-		return fr_up(skb, reason_leave_fou_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_leave_fou_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(leave_vxlan, leave_fou, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)

@@ -179,9 +179,11 @@ static __always_inline int filter_ipv4(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_ipv4_checksum);
 	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast_v4(ld32(ipv4->dst))) /* not a host's */
-		return fr_up(skb, fr_multicast_v4(ld32(ipv4->dst)) ? reason_filter_multicast :
-			     reason_filter_martian_destination);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv4->protocol) != 17)
@@ -233,8 +235,8 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb)
 }
 
 static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
-					    __u64 udp_end, __u64 stream_id, __u64 stream_offset,
-					    __u64 stream_offset_end)
+					    __u64 udp_end, __u64 stream_id, __u64 stream_id_end,
+					    __u64 stream_offset_size, __u64 stream_offset)
 {
 	void *at_stream_offset_end;
 	void *at_stream_length_end;
@@ -242,6 +244,7 @@ static __always_inline int filter_ipv6_rest(struct __sk_buff *skb, void *data, v
 	struct hdr_udp *udp = data + 54;
 
 	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
 	if (at_stream_offset_end > data_end)
 		return fr_up(skb, reason_filter_truncated);
@@ -303,9 +306,11 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		return fr_up(skb, reason_filter_ipv6_payload_length);
 	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_filter_martian_source);
-	if (!fr_unicast(ipv6->dst)) /* not a host's */
-		return fr_up(skb, fr_multicast(ipv6->dst) ? reason_filter_multicast :
-			     reason_filter_martian_destination);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
 	if (be8(&ipv6->next_header) != 17)
@@ -343,10 +348,9 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 		stream_offset_size = 0;
 		stream_offset = 0;
 	}
-	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
 
-	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_offset,
-				stream_offset_end);
+	return filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end,
+				stream_offset_size, stream_offset);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -366,10 +370,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* hook: "tc/ingress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_filter_vlan_tag);
-	if (skb->pkt_type != 0) /* not for this host */
-		return fr_up(skb, skb->pkt_type == 3 ? reason_filter_other_host :
-			     skb->pkt_type == 1 ? reason_filter_link_broadcast :
-			     reason_filter_link_multicast);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_filter_other_host);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_filter_link_broadcast);
+		return fr_up(skb, reason_filter_link_multicast);
+	}
 	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 

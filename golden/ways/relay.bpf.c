@@ -174,14 +174,32 @@ enum {
 	reason_frames_not_ip,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_frames_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_frames_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_frames_link_broadcast + of);
+		return fr_up(skb, reason_frames_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_frames_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *data_end,
 				     __u64 ip_end, const __u32 at, __u64 *end, const __u32 of)
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated + of);
-	if ((at + sizeof(*udp)) > ip_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
 		return fr_up(skb, reason_frames_truncated + of);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_frames_udp_length + of);
@@ -203,6 +221,9 @@ static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 66, udp_checksum_at = 40;
+
+	if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
@@ -258,6 +279,9 @@ frames_send_ipv6(struct __sk_buff *skb, __u64 payload_len, struct val_peers *p,
 	void *data;
 	__u32 len = skb->len;
 	const __u32 new_headers_len = 86, udp_checksum_at = 60;
+
+	if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
@@ -325,9 +349,9 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
@@ -337,8 +361,7 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -436,7 +459,7 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_frames_address_family);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 42))
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_frames_gso_packet);
@@ -451,7 +474,7 @@ static __always_inline int frames_ipv4_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_frames_gso_packet);
 	__u64 payload_len = udp_end - 42;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(34, 40) ||
 	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_frames_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -467,6 +490,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
 	struct hdr_eth *eth = data;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_frames_truncated);
@@ -479,10 +503,8 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_frames_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_frames_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_frames_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -498,22 +520,17 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_frames_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 34, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_frames_no_peers,
-						reason_frames_changing));
-	}
+	key.port = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_frames_no_peers, reason_frames_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
@@ -523,45 +540,31 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 			return fr_up(skb, reason_frames_gso_packet);
 		__u64 payload_len = udp_end - 42;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x220028 ||
+		if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 			return fr_up(skb, reason_frames_partial_checksum);
-		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
-			if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-			const __u32 headers_len = 42, udp_checksum_at = 40;
-			__be32 eth_type_to_ecn = ld32(&eth->type);
-			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
-			__be16 old_udp_length = ld16(&udp->length);
-			__be32 old_ipv4_src = ld32(ipv4->src);
-			__be32 old_ipv4_dst = ld32(ipv4->dst);
-			__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
-				0x1100;
-			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
-							  ld16(&udp->checksum), udp_old_pseudo,
-							  (__u64)ld32(&udp->src_port) +
-							  old_udp_length);
-			udp_csum.optional = 1;
-			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
-				((__u64)ld32(&ipv4->total_length) +
-				 ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
-				 old_ipv4_dst) + ipv4_ttl_protocol;
-			return frames_send_ipv4(skb, payload_len, p, headers_len, 0, udp_csum,
-						ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
-		}
-		if (be16(&udp->checksum) == 0)
-			return fr_up(skb, reason_frames_udp_checksum);
-		if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-		const __u32 headers_len = 42, udp_checksum_at = 40;
-		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
 			0x1100;
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
+		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
+			__be32 eth_type_to_ecn = ld32(&eth->type);
+			__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+			udp_csum.optional = 1;
+			__u64 ip_sum = fr_sum_of(ld16(&ipv4->checksum)) -
+				((__u64)ld32(&ipv4->total_length) +
+				 ld32(ipv4->reserved_to_fragment_offset) + ld32(ipv4->src) +
+				 ld32(ipv4->dst)) + ipv4_ttl_protocol;
+			return frames_send_ipv4(skb, payload_len, p, headers_len, 0, udp_csum,
+						ip_sum, eth_type_to_ecn, ipv4_ttl_protocol);
+		}
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_frames_udp_checksum);
+		__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+			((be8(&ipv4->dscp_ecn) >> 2) << 22) | ((be8(&ipv4->dscp_ecn) & 3) << 20));
 		return frames_send_ipv6(skb, payload_len, p, headers_len, FR_TO_IPV6, udp_csum,
 					bpf_htons(0x86dd), ipv6_version_to_flow_label,
 					bpf_htons(0x1140));
@@ -697,7 +700,7 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_frames_address_family);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) || (partial >> 16) >= 62))
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_frames_udp_checksum);
@@ -714,7 +717,7 @@ static __always_inline int frames_ipv6_rest(struct __sk_buff *skb, void *data, _
 		return fr_up(skb, reason_frames_gso_packet);
 	__u64 payload_len = udp_end - 62;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(54, 60) ||
 	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
 		return fr_up(skb, reason_frames_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -730,6 +733,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
 	struct hdr_eth *eth = data;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_frames_truncated);
@@ -751,22 +755,17 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 	/* frames: relay & {stack: ["eth", "ip", "udp"]} */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_frames_not_udp);
-	__u64 udp_end;
 	if (check_udp(skb, data, data_end, ip_end, 54, &udp_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_frames_no_peers,
-						reason_frames_changing));
-	}
+	key.port = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_frames_no_peers, reason_frames_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
@@ -776,45 +775,33 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 			return fr_up(skb, reason_frames_gso_packet);
 		__u64 payload_len = udp_end - 62;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x36003c ||
+		if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
 		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
 			return fr_up(skb, reason_frames_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_frames_udp_checksum);
-		if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
-			if (unlikely(!fr_fits(&p->hop_remote, 72ULL + payload_len)))
-				return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-			const __u32 headers_len = 62, udp_checksum_at = 60;
-			__be16 eth_type = ld16(&eth->type);
-			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
-				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
-				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
-			__be16 ipv6_next_header_hop_limit =
-				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
-			__be16 old_udp_length = ld16(&udp->length);
-			__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-				fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
-			struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at,
-							  ld16(&udp->checksum), udp_old_pseudo,
-							  (__u64)ld32(&udp->src_port) +
-							  old_udp_length);
-			return frames_send_ipv6(skb, payload_len, p, headers_len, 0, udp_csum,
-						eth_type, ipv6_version_to_flow_label,
-						ipv6_next_header_hop_limit);
-		}
-		if (unlikely(!fr_fits(&p->hop_remote, 52ULL + payload_len)))
-			return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
-		const __u32 headers_len = 62, udp_checksum_at = 60;
-		__be32 eth_type_to_ecn =
-			bpf_htonl(0x8000000ULL | 0x4500ULL |
-				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
-				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
+	const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
 			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
+		if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
+			__be16 eth_type = ld16(&eth->type);
+			__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+				(((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+				(((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
+			__be16 ipv6_next_header_hop_limit =
+				bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+			return frames_send_ipv6(skb, payload_len, p, headers_len, 0, udp_csum,
+						eth_type, ipv6_version_to_flow_label,
+						ipv6_next_header_hop_limit);
+		}
+		__be32 eth_type_to_ecn =
+			bpf_htonl(0x8000000ULL | 0x4500ULL |
+				  (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 2) |
+				  ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3));
 		__u64 ipv4_sum = FR_ZERO + (__u64)eth_type_to_ecn + 0x1138;
 		return frames_send_ipv4(skb, payload_len, p, headers_len, FR_TO_IPV4, udp_csum,
 					ipv4_sum, eth_type_to_ecn, bpf_htons(0x4011));
@@ -838,17 +825,8 @@ SEC("tc") int prog_frames(struct __sk_buff *skb)
 		return fr_up(skb, reason_frames_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_frames_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_frames_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_frames_link_broadcast);
-		return fr_up(skb, reason_frames_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_frames_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 	if (be16(&eth->type) == 0x800)
 		return frames_ipv4(skb, data, data_end, lease);
 	if (be16(&eth->type) == 0x86dd)
@@ -906,8 +884,8 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 52) +
-					  ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					  ld32(p->remote.addr + 12) + 64);
+					 ipv4_ttl_protocol + ld32(p->local.addr + 12) +
+					 ld32(p->remote.addr + 12) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -1028,9 +1006,9 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
-	udp_csum.optional = 1;
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
+	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
 		old_udp_length + 0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
@@ -1040,8 +1018,7 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					  64);
+					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1139,7 +1116,7 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_bare_address_family);
 	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x14001a || (partial >> 16) >= 28))
+		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) || (partial >> 16) >= 28))
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (!(skb->len <= ip_end || skb->gso_size == 0))
 			return fr_up(skb, reason_bare_gso_packet);
@@ -1154,7 +1131,7 @@ static __always_inline int bare_ipv4_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_bare_gso_packet);
 	__u64 payload_len = udp_end - 28;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x14001a ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(20, 26) ||
 	      ((partial_2 >> 16) >= 28 && (partial_2 & 0xffff) < ((28ULL + payload_len) - 1))))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1169,6 +1146,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv4 *ipv4 = data;
 	struct hdr_udp *udp = data + 20;
+	__u64 udp_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_bare_truncated);
@@ -1181,10 +1159,8 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_bare_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_bare_ipv4_total_length);
 	__u64 ip_end = be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_bare_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -1200,22 +1176,17 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_bare_not_udp);
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end, reason_bare_truncated -
-		      reason_frames_truncated))
+	if (check_udp(skb, data, data_end, ip_end, 20, &udp_end, FR_APART(frames, bare, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_bare_no_peers, reason_bare_changing));
-	}
+	key.port = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_bare_no_peers, reason_bare_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
@@ -1225,7 +1196,7 @@ static __always_inline int bare_ipv4(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb, reason_bare_gso_packet);
 		__u64 payload_len = udp_end - 28;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x14001a ||
+		if (!(partial == 0 || partial == FR_PARTIAL(20, 26) ||
 		      ((partial >> 16) >= 28 && (partial & 0xffff) < ((28ULL + payload_len) - 1))))
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
@@ -1503,7 +1474,7 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_bare_address_family);
 	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x28002e || (partial >> 16) >= 48))
+		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) || (partial >> 16) >= 48))
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (be16(&udp->checksum) == 0)
 			return fr_up(skb, reason_bare_udp_checksum);
@@ -1520,7 +1491,7 @@ static __always_inline int bare_ipv6_rest(struct __sk_buff *skb, void *data, __u
 		return fr_up(skb, reason_bare_gso_packet);
 	__u64 payload_len = udp_end - 48;
 	__u64 partial_2 = fr_partial(skb);
-	if (!(partial_2 == 0 || partial_2 == 0x28002e ||
+	if (!(partial_2 == 0 || partial_2 == FR_PARTIAL(40, 46) ||
 	      ((partial_2 >> 16) >= 48 && (partial_2 & 0xffff) < ((48ULL + payload_len) - 1))))
 		return fr_up(skb, reason_bare_partial_checksum);
 	if (be16(&udp->checksum) == 0)
@@ -1535,6 +1506,7 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_ipv6 *ipv6 = data;
 	struct hdr_udp *udp = data + 40;
+	__u64 udp_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_bare_truncated);
@@ -1556,22 +1528,17 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 	/* bare: relay & {stack: ["ip", "udp"]} */
 	if (be8(&ipv6->next_header) != 17)
 		return fr_up(skb, reason_bare_not_udp);
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end, reason_bare_truncated -
-		      reason_frames_truncated))
+	if (check_udp(skb, data, data_end, ip_end, 40, &udp_end, FR_APART(frames, bare, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: p: peers: ["udp.dst_port"] */
 	struct val_peers *p;
-	{
-		struct key_peers key __attribute__((aligned(8))) = {};
+	struct key_peers key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&udp->dst_port);
-		enum fr_found found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_bare_no_peers, reason_bare_changing));
-	}
+	key.port = be16(&udp->dst_port);
+	enum fr_found found = find_peers(&key, lease, 0, &p);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_bare_no_peers, reason_bare_changing);
 
 	/* {when: "udp.dst_port >= 30000", do: [{push: tag: {id: 0x7A67, a: 0, b: 0, c: 0}}, {... */
 	if (be16(&udp->dst_port) >= 0x7530) { /* rule */
@@ -1581,7 +1548,7 @@ static __always_inline int bare_ipv6(struct __sk_buff *skb, void *data, void *da
 			return fr_up(skb, reason_bare_gso_packet);
 		__u64 payload_len = udp_end - 48;
 		__u64 partial = fr_partial(skb);
-		if (!(partial == 0 || partial == 0x28002e ||
+		if (!(partial == 0 || partial == FR_PARTIAL(40, 46) ||
 		      ((partial >> 16) >= 48 && (partial & 0xffff) < ((48ULL + payload_len) - 1))))
 			return fr_up(skb, reason_bare_partial_checksum);
 		if (be16(&udp->checksum) == 0)
@@ -1653,9 +1620,7 @@ static __always_inline int check_tcp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_tcp *tcp = data + at;
 
-	if ((void *)(tcp + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
-	if ((at + sizeof(*tcp)) > ip_end)
+	if ((void *)(tcp + 1) > data_end || (at + sizeof(*tcp)) > ip_end)
 		return fr_up(skb, reason_streams_truncated);
 	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
 		return fr_up(skb, reason_streams_tcp_data_offset);
@@ -1693,8 +1658,7 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					  ld32(s->local.addr + 12) + ld32(s->remote.addr + 12) +
-					  64);
+					 ld32(s->local.addr + 12) + ld32(s->remote.addr + 12) + 64);
 	int direct = s->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1734,6 +1698,7 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	void *at_tcp_options_end;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_tcp *tcp = data + 34;
+	__u64 tcp_options_end;
 
 	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -1746,10 +1711,8 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_streams_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_streams_ipv4_total_length);
 	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
-	if (ip_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || ip_end > skb->len)
 		return fr_up(skb, reason_streams_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -1765,7 +1728,6 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "tcp"] */
 	if (be8(&ipv4->protocol) != 6)
 		return fr_up(skb, reason_streams_not_tcp);
-	__u64 tcp_options_end;
 	if (check_tcp(skb, data, data_end, ip_end, 34, &tcp_options_end))
 		return TC_ACT_UNSPEC;
 	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0x7f));
@@ -1778,22 +1740,18 @@ static __always_inline int streams_ipv4(struct __sk_buff *skb, void *data, void 
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
 	struct val_streams *s;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
+	struct key_streams key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&tcp->dst_port);
-		enum fr_found found = find_streams(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_streams_no_streams,
-						reason_streams_changing));
-	}
+	key.port = be16(&tcp->dst_port);
+	enum fr_found found = find_streams(&key, lease, 0, &s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_streams_no_streams, reason_streams_changing);
 
 	/* do: [{send: {from: "s.local", to: "s.remote"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->remote.addr) || !fr_is_v4(s->remote.addr))
 		return fr_up(skb, reason_streams_address_family);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x220032 || (partial >> 16) >= tcp_options_end))
+	if (!(partial == 0 || partial == FR_PARTIAL(34, 50) || (partial >> 16) >= tcp_options_end))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
@@ -1866,6 +1824,7 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	void *at_tcp_options_end;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_tcp *tcp = data + 54;
+	__u64 tcp_options_end;
 
 	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_streams_truncated);
@@ -1887,7 +1846,6 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 	/* stack: ["eth", "ip", "tcp"] */
 	if (be8(&ipv6->next_header) != 6)
 		return fr_up(skb, reason_streams_not_tcp);
-	__u64 tcp_options_end;
 	if (check_tcp(skb, data, data_end, ip_end, 54, &tcp_options_end))
 		return TC_ACT_UNSPEC;
 	at_tcp_options_end = fr_pin(data + fr_bound(tcp_options_end, 0x7f));
@@ -1900,22 +1858,18 @@ static __always_inline int streams_ipv6(struct __sk_buff *skb, void *data, void 
 
 	/* lookup: s: streams: ["tcp.dst_port"] */
 	struct val_streams *s;
-	{
-		struct key_streams key __attribute__((aligned(8))) = {};
+	struct key_streams key __attribute__((aligned(8))) = {};
 
-		key.port = be16(&tcp->dst_port);
-		enum fr_found found = find_streams(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_streams_no_streams,
-						reason_streams_changing));
-	}
+	key.port = be16(&tcp->dst_port);
+	enum fr_found found = find_streams(&key, lease, 0, &s);
+	if (found != FR_FOUND)
+		return fr_missed(skb, found, reason_streams_no_streams, reason_streams_changing);
 
 	/* do: [{send: {from: "s.local", to: "s.remote"}}] */
 	if (fr_is_v4(s->local.addr) != fr_is_v4(s->remote.addr) || fr_is_v4(s->remote.addr))
 		return fr_up(skb, reason_streams_address_family);
 	__u64 partial = fr_partial(skb);
-	if (!(partial == 0 || partial == 0x360046 || (partial >> 16) >= tcp_options_end))
+	if (!(partial == 0 || partial == FR_PARTIAL(54, 70) || (partial >> 16) >= tcp_options_end))
 		return fr_up(skb, reason_streams_partial_checksum);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_streams_gso_packet);
@@ -1943,17 +1897,8 @@ SEC("tc") int prog_streams(struct __sk_buff *skb)
 		return fr_up(skb, reason_streams_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_streams_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_streams_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_streams_link_broadcast);
-		return fr_up(skb, reason_streams_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_streams_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(frames, streams, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", "ip", "tcp"] */
 	if (be16(&eth->type) == 0x800)

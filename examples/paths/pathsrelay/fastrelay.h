@@ -386,6 +386,21 @@ static __always_inline void fr_put_v6(void *dst, const void *addr, __u32 at)
 	}
 }
 
+/* An endpoint into a zeroed one. */
+static __always_inline void fr_put_endpoint_v4(struct fr_endpoint *dst, __u32 addr, __u16 port)
+{
+	fr_put_v4(dst->addr, addr);
+	dst->port = port;
+}
+
+/* The same with a 16-byte address. */
+static __always_inline void fr_put_endpoint_v6(struct fr_endpoint *dst, const void *addr,
+					       __u16 port, __u32 at)
+{
+	fr_put_v6(dst->addr, addr, at);
+	dst->port = port;
+}
+
 /* A 16-byte address is an IPv4 one. */
 static __always_inline int fr_is_v4(const void *addr)
 {
@@ -456,6 +471,12 @@ static __always_inline __u32 fr_length(const void *data, const void *data_end)
 {
 	return data_end - data;
 }
+
+/*
+ * How far a reason of a program is from the same one of another program, whose reasons a function
+ * names that both call.
+ */
+#define FR_APART(theirs, ours, reason) (reason_##ours##_##reason - reason_##theirs##_##reason)
 
 /* The packet is dropped; len is the length that it came with. */
 static __noinline int fr_drop(__u32 len, __u32 reason)
@@ -616,6 +637,12 @@ static __always_inline enum fr_found fr_find(void *map, const void *key,
 static __always_inline __u32 fr_unfound(enum fr_found found, __u32 missing, __u32 changing)
 {
 	return found == FR_MISSING ? missing : changing;
+}
+
+static __always_inline int fr_missed(struct __sk_buff *skb, enum fr_found found, __u32 missing,
+				     __u32 changing)
+{
+	return fr_up(skb, fr_unfound(found, missing, changing));
 }
 
 #endif
@@ -858,6 +885,8 @@ static __noinline __u32 fr_partial_read(struct __sk_buff *skb)
  * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
  * covers, times 65536, plus that of its field. 0 where none is, or where the kernel doesn't say.
  */
+#define FR_PARTIAL(start, field) ((start) << 16 | (field))
+
 static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 {
 	if (fr_facts & FR_FACTS_CAST) {
@@ -871,16 +900,6 @@ static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 		return start << 16 | (__u16)(start + k->csum_offset);
 	}
 	return fr_facts & FR_FACTS_READ ? fr_partial_read(skb) : 0;
-}
-
-/*
- * A checksum with this field is left to a device. Where the kernel doesn't say, it is one holding
- * the sum of the pseudo-header: a full one does so by chance, and what is done then is right for
- * both.
- */
-static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, __u16 pseudo)
-{
-	return fr_facts ? (__u16)partial == field : old == pseudo;
 }
 
 /*
@@ -1206,9 +1225,10 @@ static __always_inline __u16 fr_checksum_not_0(__u64 s)
 
 /*
  * The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be
- * read. In two steps, since the stack of 512 bytes is shared with the program that calls it.
+ * read. In two steps, since the stack of 512 bytes is shared with the program that calls it. It
+ * isn't static: such functions are verified once, however often they are called.
  */
-static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
+__noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	__u32 chunk[8] = {}, sum = 0;
 
@@ -1245,10 +1265,7 @@ static __always_inline __u64 fr_sum_cut64(struct __sk_buff *skb, __u64 from, __u
 
 #ifdef FR_NEEDS_SCRATCH
 
-/*
- * The same of up to 512 bytes, as many as bpf_csum_diff takes. Functions that aren't static are
- * verified once, however often they are called.
- */
+/* The same of up to 512 bytes, as many as bpf_csum_diff takes. */
 __noinline __u32 fr_sum512(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	__u32 zero = 0, n = fr_size(len, 512);
@@ -1355,7 +1372,7 @@ static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 le
 	return fr_counted(off, fr_sum64(skb, off, len));
 }
 
-static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+__noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
 {
 	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
 }
@@ -1429,6 +1446,18 @@ struct fr_csum {
 };
 
 /*
+ * A checksum with this field is left to a device. Where the kernel doesn't say, it is one holding
+ * the sum of the pseudo-header: a full one does so by chance, and what is done then is right for
+ * both.
+ */
+static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, __u64 pseudo)
+{
+	if (likely(fr_facts))
+		return (__u16)partial == field;
+	return old == fr_fold(pseudo);
+}
+
+/*
  * partial is what fr_partial says, and field the offset of the checksum in the packet that came;
  * gone is the sum of what doesn't leave.
  */
@@ -1439,7 +1468,7 @@ static __always_inline struct fr_csum fr_csum(__u32 partial, __u32 field, __be16
 		.old = old,
 		.old_pseudo = old_pseudo,
 		.rest = fr_sum_of(old) - (gone + old_pseudo),
-		.partial = fr_is_partial(partial, field, old, fr_fold(old_pseudo)),
+		.partial = fr_is_partial(partial, field, old, old_pseudo),
 	};
 }
 

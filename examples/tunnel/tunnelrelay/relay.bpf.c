@@ -236,6 +236,26 @@ enum {
 	reason_vxlan_out_not_inner,
 };
 
+static __always_inline int check_eth(struct __sk_buff *skb, void *data, void *data_end,
+				     const __u32 of)
+{
+	struct hdr_eth *eth = data;
+
+	if (skb->vlan_present)
+		return fr_up(skb, reason_vxlan_out_vlan_tag + of);
+	if (skb->pkt_type != 0) { /* not for this host */
+		if (skb->pkt_type == 3)
+			return fr_up(skb, reason_vxlan_out_other_host + of);
+		if (skb->pkt_type == 1)
+			return fr_up(skb, reason_vxlan_out_link_broadcast + of);
+		return fr_up(skb, reason_vxlan_out_link_multicast + of);
+	}
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_vxlan_out_truncated + of);
+
+	return 0;
+}
+
 static __always_inline int check_ipv4_any(struct __sk_buff *skb, void *data, void *data_end,
 					  const __u32 at, __u64 *end, const __u32 of)
 {
@@ -630,8 +650,8 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, 0))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -639,10 +659,8 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_vxlan_out_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
 		return fr_up(skb, reason_vxlan_out_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14))
-		return fr_up(skb, reason_vxlan_out_ipv4_any_total_length);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
 		return fr_up(skb, reason_vxlan_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_vxlan_out_ipv4_any_checksum);
@@ -656,13 +674,11 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_vxlan_out_no_networks);
 
@@ -1043,20 +1059,18 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_end;
+
 	if (check_ipv6(skb, data, data_end, 14, &inner_end, 0))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8)));
 
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v6(key.dst.addr, ipv6->dst, 4);
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_vxlan_out_no_networks);
 
@@ -1127,17 +1141,8 @@ SEC("tc") int prog_vxlan_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_vxlan_out_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_vxlan_out_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_vxlan_out_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_vxlan_out_link_broadcast);
-		return fr_up(skb, reason_vxlan_out_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_vxlan_out_truncated);
+	if (check_eth(skb, data, data_end, 0))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -1575,20 +1580,18 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
-			   reason_geneve_out_truncated - reason_vxlan_out_truncated))
+			   FR_APART(vxlan_out, geneve_out, truncated)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_geneve_out_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
 		return fr_up(skb, reason_geneve_out_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14))
-		return fr_up(skb, reason_geneve_out_ipv4_any_total_length);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
 		return fr_up(skb, reason_geneve_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_geneve_out_ipv4_any_checksum);
@@ -1602,13 +1605,11 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_geneve_out_no_networks);
 
@@ -1991,21 +1992,19 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_end;
-	if (check_ipv6(skb, data, data_end, 14, &inner_end, reason_geneve_out_truncated -
-		       reason_vxlan_out_truncated))
+
+	if (check_ipv6(skb, data, data_end, 14, &inner_end,
+		       FR_APART(vxlan_out, geneve_out, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8)));
 
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v6(key.dst.addr, ipv6->dst, 4);
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_geneve_out_no_networks);
 
@@ -2076,17 +2075,8 @@ SEC("tc") int prog_geneve_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_geneve_out_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_geneve_out_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_geneve_out_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_geneve_out_link_broadcast);
-		return fr_up(skb, reason_geneve_out_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_geneve_out_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, geneve_out, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -2251,20 +2241,18 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
-
 	__u64 inner_options_end;
-	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, reason_ipip_out_truncated -
-			   reason_vxlan_out_truncated))
+
+	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
+			   FR_APART(vxlan_out, ipip_out, truncated)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_ipip_out_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
 		return fr_up(skb, reason_ipip_out_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14))
-		return fr_up(skb, reason_ipip_out_ipv4_any_total_length);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
 		return fr_up(skb, reason_ipip_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_ipip_out_ipv4_any_checksum);
@@ -2278,13 +2266,11 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_ipip_out_no_networks);
 
@@ -2409,21 +2395,19 @@ static __always_inline int ipip_out_ipv6_send(struct __sk_buff *skb, void *data,
 static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_end;
-	if (check_ipv6(skb, data, data_end, 14, &inner_end, reason_ipip_out_truncated -
-		       reason_vxlan_out_truncated))
+
+	if (check_ipv6(skb, data, data_end, 14, &inner_end,
+		       FR_APART(vxlan_out, ipip_out, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8)));
 
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v6(key.dst.addr, ipv6->dst, 4);
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_ipip_out_no_networks);
 
@@ -2486,17 +2470,8 @@ SEC("tc") int prog_ipip_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_ipip_out_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_ipip_out_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_ipip_out_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_ipip_out_link_broadcast);
-		return fr_up(skb, reason_ipip_out_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_ipip_out_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, ipip_out, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -2859,20 +2834,18 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 {
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 14;
-
 	__u64 inner_options_end;
-	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end, reason_fou_out_truncated -
-			   reason_vxlan_out_truncated))
+
+	if (check_ipv4_any(skb, data, data_end, 14, &inner_options_end,
+			   FR_APART(vxlan_out, fou_out, truncated)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
 		return fr_up(skb, reason_fou_out_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 14))
 		return fr_up(skb, reason_fou_out_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 14))
-		return fr_up(skb, reason_fou_out_ipv4_any_total_length);
 	__u64 inner_end = 14ULL + be16(&ipv4_any->total_length);
-	if (inner_end > skb->len)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 14) || inner_end > skb->len)
 		return fr_up(skb, reason_fou_out_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 14, inner_options_end - 14)))
 		return fr_up(skb, reason_fou_out_ipv4_any_checksum);
@@ -2886,13 +2859,11 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8))) = {};
 
-		key.dst.len = 128;
-		fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v4(key.dst.addr, ld32(ipv4_any->dst));
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_fou_out_no_networks);
 
@@ -3202,21 +3173,19 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_end;
-	if (check_ipv6(skb, data, data_end, 14, &inner_end, reason_fou_out_truncated -
-		       reason_vxlan_out_truncated))
+
+	if (check_ipv6(skb, data, data_end, 14, &inner_end,
+		       FR_APART(vxlan_out, fou_out, truncated)))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: n: networks: ["inner.dst"] */
 	struct val_networks *n;
-	{
-		struct key_networks key __attribute__((aligned(8))) = {};
+	struct key_networks key __attribute__((aligned(8)));
 
-		key.dst.len = 128;
-		fr_put_v6(key.dst.addr, ipv6->dst, 4);
-		n = find_networks(&key);
-	}
+	key.dst.len = 128;
+	fr_put_v6(key.dst.addr, ipv6->dst, 4);
+	n = find_networks(&key);
 	if (!n)
 		return fr_up(skb, reason_fou_out_no_networks);
 
@@ -3287,17 +3256,8 @@ SEC("tc") int prog_fou_out(struct __sk_buff *skb)
 		return fr_up(skb, reason_fou_out_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_fou_out_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_fou_out_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_fou_out_link_broadcast);
-		return fr_up(skb, reason_fou_out_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_fou_out_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, fou_out, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -3354,10 +3314,8 @@ static __always_inline int check_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_vxlan_in_fragment + of);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_vxlan_in_ipv4_total_length + of);
 	__u64 outer_end = at + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_vxlan_in_ipv4_total_length + of);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -3381,9 +3339,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_vxlan_in_udp_length);
@@ -3404,9 +3360,7 @@ static __always_inline int check_vxlan(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_vxlan *vxlan = data + at;
 
-	if ((void *)(vxlan + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((at + sizeof(*vxlan)) > udp_end)
+	if ((void *)(vxlan + 1) > data_end || (at + sizeof(*vxlan)) > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (be8(&vxlan->flags) != 8)
 		return fr_up(skb, reason_vxlan_in_vxlan_flags);
@@ -3424,9 +3378,7 @@ static __always_inline int check_ipv4_any_2(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated + of);
-	if ((at + sizeof(*ipv4_any)) > udp_end)
+	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated + of);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_version + of_2);
@@ -3458,9 +3410,8 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_send(struct __sk_buff *skb, vo
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -3506,17 +3457,16 @@ vxlan_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opt
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -3626,8 +3576,8 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 	struct hdr_vxlan *vxlan = data + 42;
 	struct hdr_eth *eth = data + 50;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_2(skb, data, data_end, udp_end, 64, &inner_options_end, 0, 0))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -3637,10 +3587,8 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 64))
 		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 64))
-		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
 	__u64 inner_end = 64ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 64) || inner_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 64, inner_options_end - 64)))
 		return fr_up(skb, reason_vxlan_in_ipv4_any_checksum);
@@ -3660,9 +3608,8 @@ static __always_inline int vxlan_in_ipv4_ipv4_any(struct __sk_buff *skb, void *d
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_vxlan_in_no_peers,
-						reason_vxlan_in_changing));
+			return fr_missed(skb, found, reason_vxlan_in_no_peers,
+					 reason_vxlan_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -3695,9 +3642,7 @@ static __always_inline int check_ipv6_2(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if ((at + sizeof(*ipv6)) > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_vxlan_in_ipv6_version);
@@ -3729,12 +3674,11 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, v
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -3773,12 +3717,11 @@ static __always_inline int vxlan_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb,
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -3869,8 +3812,8 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6 = data + 64;
 	struct hdr_eth *eth = data + 50;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 inner_end;
+
 	if (check_ipv6_2(skb, data, data_end, udp_end, 64, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -3885,9 +3828,8 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_vxlan_in_no_peers,
-						reason_vxlan_in_changing));
+			return fr_missed(skb, found, reason_vxlan_in_no_peers,
+					 reason_vxlan_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -3945,20 +3887,16 @@ static __always_inline int vxlan_in_ipv4(struct __sk_buff *skb, void *data, void
 					 const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 50;
+	__u64 outer_end, udp_end;
 
-	__u64 outer_end;
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, outer_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &outer_end, 0) ||
+	    check_udp(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* vxlan: { */
 	if (check_vxlan(skb, data, data_end, udp_end, 42))
 		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (64ULL > udp_end)
+	if ((void *)(eth + 1) > data_end || 64ULL > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -4018,8 +3956,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *sk
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4067,16 +4005,16 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -4190,8 +4128,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 	struct hdr_vxlan *vxlan = data + 62;
 	struct hdr_eth *eth = data + 70;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_2(skb, data, data_end, udp_end, 84, &inner_options_end, 0, 0))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0xff));
@@ -4201,10 +4139,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_vxlan_in_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 84))
 		return fr_up(skb, reason_vxlan_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 84))
-		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
 	__u64 inner_end = 84ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 84) || inner_end > udp_end)
 		return fr_up(skb, reason_vxlan_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 84, inner_options_end - 84)))
 		return fr_up(skb, reason_vxlan_in_ipv4_any_checksum);
@@ -4224,9 +4160,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_any(struct __sk_buff *skb, void *d
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_vxlan_in_no_peers,
-						reason_vxlan_in_changing));
+			return fr_missed(skb, found, reason_vxlan_in_no_peers,
+					 reason_vxlan_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -4275,10 +4210,10 @@ static __always_inline int vxlan_in_ipv6_ipv6_send(struct __sk_buff *skb, void *
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
@@ -4319,10 +4254,10 @@ static __always_inline int vxlan_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
@@ -4415,8 +4350,8 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 	struct hdr_ipv6 *ipv6_2 = data + 84;
 	struct hdr_eth *eth = data + 70;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 inner_end;
+
 	if (check_ipv6_2(skb, data, data_end, udp_end, 84, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -4431,9 +4366,8 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		key.vni = (be16(vxlan->vni) << 8 | be8(vxlan->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_vxlan_in_no_peers,
-						reason_vxlan_in_changing));
+			return fr_missed(skb, found, reason_vxlan_in_no_peers,
+					 reason_vxlan_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -4494,20 +4428,16 @@ static __always_inline int vxlan_in_ipv6(struct __sk_buff *skb, void *data, void
 					 const struct fr_lease *lease)
 {
 	struct hdr_eth *eth = data + 70;
+	__u64 outer_end, udp_end;
 
-	__u64 outer_end;
-	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, 0, 0))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp(skb, data, data_end, outer_end, 54, &udp_end))
+	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, 0, 0) ||
+	    check_udp(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* vxlan: { */
 	if (check_vxlan(skb, data, data_end, udp_end, 62))
 		return TC_ACT_UNSPEC;
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
-	if (84ULL > udp_end)
+	if ((void *)(eth + 1) > data_end || 84ULL > udp_end)
 		return fr_up(skb, reason_vxlan_in_truncated);
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
@@ -4533,17 +4463,8 @@ SEC("tc") int prog_vxlan_in(struct __sk_buff *skb)
 		return fr_up(skb, reason_vxlan_in_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_vxlan_in_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_vxlan_in_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_vxlan_in_link_broadcast);
-		return fr_up(skb, reason_vxlan_in_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_vxlan_in_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, vxlan_in, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -4592,9 +4513,7 @@ static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if ((at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_geneve_in_udp_length);
@@ -4615,9 +4534,7 @@ static __always_inline int check_geneve(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_geneve *geneve = data + at;
 
-	if ((void *)(geneve + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
-	if ((at + sizeof(*geneve)) > udp_end)
+	if ((void *)(geneve + 1) > data_end || (at + sizeof(*geneve)) > udp_end)
 		return fr_up(skb, reason_geneve_in_truncated);
 	if ((be8(&geneve->version_words) >> 6) != 0)
 		return fr_up(skb, reason_geneve_in_geneve_version);
@@ -4658,9 +4575,8 @@ static __always_inline int geneve_in_ipv4_ipv4_any_send(struct __sk_buff *skb, v
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -4715,17 +4631,16 @@ geneve_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 geneve_o
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
@@ -4899,9 +4814,8 @@ static __always_inline int geneve_in_ipv4_ipv4_any(struct __sk_buff *skb, void *
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_geneve_in_no_peers,
-						reason_geneve_in_changing));
+			return fr_missed(skb, found, reason_geneve_in_no_peers,
+					 reason_geneve_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -4936,12 +4850,11 @@ geneve_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, void *data, __u64 geneve_op
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, FR_TO_IPV6);
 	if (unlikely(err))
@@ -4988,12 +4901,11 @@ geneve_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, void *data, __u64 geneve_
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -5123,9 +5035,8 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_geneve_in_no_peers,
-						reason_geneve_in_changing));
+			return fr_missed(skb, found, reason_geneve_in_no_peers,
+					 reason_geneve_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -5184,17 +5095,14 @@ static __always_inline int geneve_in_ipv4(struct __sk_buff *skb, void *data, voi
 {
 	void *at_geneve_options_end;
 	struct hdr_eth *eth;
+	__u64 outer_end, udp_end, geneve_options_end;
 
-	__u64 outer_end;
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_geneve_in_truncated -
-		       reason_vxlan_in_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
+	if (check_ipv4(skb, data, data_end, 14, &outer_end,
+		       FR_APART(vxlan_in, geneve_in, truncated)) ||
+	    check_udp_2(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_end;
 	if (check_geneve(skb, data, data_end, udp_end, 42, &geneve_options_end))
 		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
@@ -5237,8 +5145,8 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *s
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -5293,16 +5201,16 @@ static __always_inline int geneve_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff 
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len +
@@ -5484,9 +5392,8 @@ static __always_inline int geneve_in_ipv6_ipv4_any(struct __sk_buff *skb, void *
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_geneve_in_no_peers,
-						reason_geneve_in_changing));
+			return fr_missed(skb, found, reason_geneve_in_no_peers,
+					 reason_geneve_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -5523,10 +5430,10 @@ static __always_inline int geneve_in_ipv6_ipv6_send(struct __sk_buff *skb, void 
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_move(skb, (geneve_options_end + 14), 14, payload_len + 40, 0);
 	if (unlikely(err))
@@ -5575,10 +5482,10 @@ geneve_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 geneve_optio
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -5710,9 +5617,8 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		key.vni = (be16(geneve->vni) << 8 | be8(geneve->vni + 2));
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_geneve_in_no_peers,
-						reason_geneve_in_changing));
+			return fr_missed(skb, found, reason_geneve_in_no_peers,
+					 reason_geneve_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -5775,18 +5681,15 @@ static __always_inline int geneve_in_ipv6(struct __sk_buff *skb, void *data, voi
 {
 	void *at_geneve_options_end;
 	struct hdr_eth *eth;
+	__u64 outer_end, udp_end, geneve_options_end;
 
-	__u64 outer_end;
-	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, reason_geneve_in_truncated -
-			 reason_vxlan_in_truncated, reason_geneve_in_ipv6_version -
-			 reason_vxlan_in_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
+	if (check_ipv6_3(skb, data, data_end, 14, &outer_end,
+			 FR_APART(vxlan_in, geneve_in, truncated),
+			 FR_APART(vxlan_in, geneve_in, ipv6_version)) ||
+	    check_udp_2(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* {name: "options", bytes: "words * 4", max: 252}, */
-	__u64 geneve_options_end;
 	if (check_geneve(skb, data, data_end, udp_end, 62, &geneve_options_end))
 		return TC_ACT_UNSPEC;
 	at_geneve_options_end = fr_pin(data + fr_bound(geneve_options_end, 0x1ff));
@@ -5825,17 +5728,8 @@ SEC("tc") int prog_geneve_in(struct __sk_buff *skb)
 		return fr_up(skb, reason_geneve_in_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_geneve_in_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_geneve_in_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_geneve_in_link_broadcast);
-		return fr_up(skb, reason_geneve_in_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_geneve_in_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, geneve_in, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", name, {inner_eth: "eth"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -5878,9 +5772,7 @@ static __always_inline int check_ipv4_any_3(struct __sk_buff *skb, void *data, v
 {
 	struct hdr_ipv4_any *ipv4_any = data + at;
 
-	if ((void *)(ipv4_any + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((at + sizeof(*ipv4_any)) > outer_end)
+	if ((void *)(ipv4_any + 1) > data_end || (at + sizeof(*ipv4_any)) > outer_end)
 		return fr_up(skb, reason_ipip_in_truncated);
 	if ((be8(&ipv4_any->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_ipip_in_ipv4_any_version);
@@ -5912,9 +5804,8 @@ static __always_inline int ipip_in_ipv4_ipv4_any_send(struct __sk_buff *skb, voi
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -5957,17 +5848,16 @@ ipip_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_opti
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -6042,8 +5932,8 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_3(skb, data, data_end, outer_end, 34, &inner_options_end))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -6053,10 +5943,8 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_ipip_in_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 34))
 		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 34))
-		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
 	__u64 inner_end = 34ULL + be16(&ipv4_any->total_length);
-	if (inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 34) || inner_end > outer_end)
 		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 34, inner_options_end - 34)))
 		return fr_up(skb, reason_ipip_in_ipv4_any_checksum);
@@ -6072,9 +5960,8 @@ static __always_inline int ipip_in_ipv4_ipv4_any(struct __sk_buff *skb, void *da
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_ipip_in_no_peers,
-						reason_ipip_in_changing));
+			return fr_missed(skb, found, reason_ipip_in_no_peers,
+					 reason_ipip_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -6119,9 +6006,7 @@ static __always_inline int check_ipv6_4(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
-	if ((at + sizeof(*ipv6)) > outer_end)
+	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > outer_end)
 		return fr_up(skb, reason_ipip_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_ipip_in_ipv6_version);
@@ -6151,12 +6036,11 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, vo
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -6192,12 +6076,11 @@ static __always_inline int ipip_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, 
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -6232,8 +6115,8 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 	struct bpf_fib_lookup fib_2;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 34;
-
 	__u64 inner_end;
+
 	if (check_ipv6_4(skb, data, data_end, outer_end, 34, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -6248,9 +6131,8 @@ static __always_inline int ipip_in_ipv4_ipv6(struct __sk_buff *skb, void *data, 
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_ipip_in_no_peers,
-						reason_ipip_in_changing));
+			return fr_missed(skb, found, reason_ipip_in_no_peers,
+					 reason_ipip_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -6336,10 +6218,8 @@ static __always_inline int ipip_in_ipv4(struct __sk_buff *skb, void *data, void 
 	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0 ||
 	    (be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_ipip_in_fragment);
-	if (be16(&ipv4->total_length) < 20)
-		return fr_up(skb, reason_ipip_in_ipv4_total_length);
 	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
-	if (outer_end > skb->len)
+	if (be16(&ipv4->total_length) < 20 || outer_end > skb->len)
 		return fr_up(skb, reason_ipip_in_ipv4_total_length);
 	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
 		       ld32(ipv4->src) + ld32(ipv4->dst)))
@@ -6380,8 +6260,8 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -6426,16 +6306,16 @@ static __always_inline int ipip_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *s
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -6510,8 +6390,8 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 	void *at_inner_options_end;
 	struct hdr_ipv4_any *ipv4_any = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_3(skb, data, data_end, outer_end, 54, &inner_options_end))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
@@ -6521,10 +6401,8 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		return fr_up(skb, reason_ipip_in_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 54))
 		return fr_up(skb, reason_ipip_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 54))
-		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
 	__u64 inner_end = 54ULL + be16(&ipv4_any->total_length);
-	if (inner_end > outer_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 54) || inner_end > outer_end)
 		return fr_up(skb, reason_ipip_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 54, inner_options_end - 54)))
 		return fr_up(skb, reason_ipip_in_ipv4_any_checksum);
@@ -6540,9 +6418,8 @@ static __always_inline int ipip_in_ipv6_ipv4_any(struct __sk_buff *skb, void *da
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_ipip_in_no_peers,
-						reason_ipip_in_changing));
+			return fr_missed(skb, found, reason_ipip_in_no_peers,
+					 reason_ipip_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -6602,10 +6479,10 @@ static __always_inline int ipip_in_ipv6_ipv6_send(struct __sk_buff *skb, void *d
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
@@ -6643,10 +6520,10 @@ static __always_inline int ipip_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void 
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
@@ -6681,8 +6558,8 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 	struct bpf_fib_lookup fib_4;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 54;
-
 	__u64 inner_end;
+
 	if (check_ipv6_4(skb, data, data_end, outer_end, 54, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -6697,9 +6574,8 @@ static __always_inline int ipip_in_ipv6_ipv6(struct __sk_buff *skb, void *data, 
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_ipip_in_no_peers,
-						reason_ipip_in_changing));
+			return fr_missed(skb, found, reason_ipip_in_no_peers,
+					 reason_ipip_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -6814,17 +6690,8 @@ SEC("tc") int prog_ipip_in(struct __sk_buff *skb)
 		return fr_up(skb, reason_ipip_in_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_ipip_in_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_ipip_in_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_ipip_in_link_broadcast);
-		return fr_up(skb, reason_ipip_in_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_ipip_in_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, ipip_in, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
@@ -6867,9 +6734,7 @@ static __always_inline int check_udp_3(struct __sk_buff *skb, void *data, void *
 {
 	struct hdr_udp *udp = data + at;
 
-	if ((void *)(udp + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((at + sizeof(*udp)) > outer_end)
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > outer_end)
 		return fr_up(skb, reason_fou_in_truncated);
 	if (be16(&udp->length) < 8)
 		return fr_up(skb, reason_fou_in_udp_length);
@@ -6900,9 +6765,8 @@ static __always_inline int fou_in_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -6948,17 +6812,16 @@ fou_in_ipv4_ipv4_any_send_2(struct __sk_buff *skb, void *data, __u64 inner_optio
 			  ((be8(&ipv4_any->dscp_ecn) >> 2) << 2) |
 			  (((be8(&ipv4_any->dscp_ecn) & 3) == 0 ||
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			    (be8(&ipv4->dscp_ecn) & 3) == 2) ? (be8(&ipv4_any->dscp_ecn) & 3) :
-			    (be8(&ipv4->dscp_ecn) & 3)));
+			    (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			   (be8(&ipv4_any->dscp_ecn) & 3) : (be8(&ipv4->dscp_ecn) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -7046,11 +6909,11 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4_any *ipv4_any = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_2(skb, data, data_end, udp_end, 42, &inner_options_end,
-			     reason_fou_in_truncated - reason_vxlan_in_truncated,
-			     reason_fou_in_ipv4_any_version - reason_vxlan_in_ipv4_any_version))
+			     FR_APART(vxlan_in, fou_in, truncated),
+			     FR_APART(vxlan_in, fou_in, ipv4_any_version)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
@@ -7059,10 +6922,8 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_fou_in_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 42))
 		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 42))
-		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
 	__u64 inner_end = 42ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 42) || inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 42, inner_options_end - 42)))
 		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
@@ -7078,9 +6939,8 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_fou_in_no_peers,
-						reason_fou_in_changing));
+			return fr_missed(skb, found, reason_fou_in_no_peers,
+					 reason_fou_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -7097,8 +6957,7 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
 				       0x15b4ULL) &&
-				       (p->zero || !(be16(&udp->checksum) == 0) ||
-					(be8(&ipv4->version_ihl) >> 4) == 4)))
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -7139,9 +6998,7 @@ static __always_inline int check_ipv6_5(struct __sk_buff *skb, void *data, void 
 {
 	struct hdr_ipv6 *ipv6 = data + at;
 
-	if ((void *)(ipv6 + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
-	if ((at + sizeof(*ipv6)) > udp_end)
+	if ((void *)(ipv6 + 1) > data_end || (at + sizeof(*ipv6)) > udp_end)
 		return fr_up(skb, reason_fou_in_truncated);
 	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_fou_in_ipv6_version);
@@ -7171,12 +7028,11 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6(struct __sk_buff *skb, voi
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV6, &data);
 	if (unlikely(err))
@@ -7215,12 +7071,11 @@ static __always_inline int fou_in_ipv4_ipv6_send_ipv6_2(struct __sk_buff *skb, v
 		bpf_htonl(0x60000000ULL | (((be16(ipv6->version_to_flow_label) >> 6) & 63) << 22) |
 			  (((((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 0 ||
-			     (be8(&ipv4->dscp_ecn) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     (be8(&ipv4->dscp_ecn) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			     (be8(&ipv4->dscp_ecn) & 3) == 0 || (be8(&ipv4->dscp_ecn) & 3) == 2) ?
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    (be8(&ipv4->dscp_ecn) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -7309,8 +7164,8 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv6 *ipv6 = data + 42;
 	struct hdr_udp *udp = data + 34;
-
 	__u64 inner_end;
+
 	if (check_ipv6_5(skb, data, data_end, udp_end, 42, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -7325,9 +7180,8 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_fou_in_no_peers,
-						reason_fou_in_changing));
+			return fr_missed(skb, found, reason_fou_in_no_peers,
+					 reason_fou_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -7344,8 +7198,7 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == (((be8(ipv6->version_to_flow_label) >> 4) == 4) ? 0x15b3ULL :
 				       0x15b4ULL) &&
-				       (p->zero || !(be16(&udp->checksum) == 0) ||
-					(be8(&ipv4->version_ihl) >> 4) == 4)))
+	      (p->zero || !(be16(&udp->checksum) == 0) || (be8(&ipv4->version_ihl) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -7385,12 +7238,11 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 static __always_inline int fou_in_ipv4(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
-	__u64 outer_end;
-	if (check_ipv4(skb, data, data_end, 14, &outer_end, reason_fou_in_truncated -
-		       reason_vxlan_in_truncated))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
+	__u64 outer_end, udp_end;
+
+	if (check_ipv4(skb, data, data_end, 14, &outer_end,
+		       FR_APART(vxlan_in, fou_in, truncated)) ||
+	    check_udp_3(skb, data, data_end, outer_end, 34, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
@@ -7423,8 +7275,8 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
@@ -7473,16 +7325,16 @@ static __always_inline int fou_in_ipv6_ipv4_any_send_ipv4_2(struct __sk_buff *sk
 			    (be8(&ipv4_any->dscp_ecn) & 3) == 3 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			    (be8(&ipv4_any->dscp_ecn) & 3) :
-			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
+			   (be8(&ipv4_any->dscp_ecn) & 3) :
+			   ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3)));
 	__be16 ipv4_any_ttl_protocol = bpf_htons(((be8(&ipv4_any->ttl) - 1) << 8) |
 						 be8(&ipv4_any->protocol));
 
 	/* inner.checksum */
-	__be16 inner_checksum =
-		fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
-			    ((__u64)ld16(&ipv4_any->version_ihl) + ld16(&ipv4_any->ttl)) +
-			    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
+					    ((__u64)ld16(&ipv4_any->version_ihl) +
+					     ld16(&ipv4_any->ttl)) +
+					    (__u64)ipv4_any_version_to_ecn + ipv4_any_ttl_protocol);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -7572,11 +7424,11 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	struct hdr_ipv4_any *ipv4_any = data + 62;
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 inner_options_end;
+
 	if (check_ipv4_any_2(skb, data, data_end, udp_end, 62, &inner_options_end,
-			     reason_fou_in_truncated - reason_vxlan_in_truncated,
-			     reason_fou_in_ipv4_any_version - reason_vxlan_in_ipv4_any_version))
+			     FR_APART(vxlan_in, fou_in, truncated),
+			     FR_APART(vxlan_in, fou_in, ipv4_any_version)))
 		return TC_ACT_UNSPEC;
 	at_inner_options_end = fr_pin(data + fr_bound(inner_options_end, 0x7f));
 	if (at_inner_options_end > data_end)
@@ -7585,10 +7437,8 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_fou_in_truncated);
 	if (((be8(&ipv4_any->version_ihl) & 15) * 4) != (inner_options_end - 62))
 		return fr_up(skb, reason_fou_in_ipv4_any_ihl);
-	if (be16(&ipv4_any->total_length) < (inner_options_end - 62))
-		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
 	__u64 inner_end = 62ULL + be16(&ipv4_any->total_length);
-	if (inner_end > udp_end)
+	if (be16(&ipv4_any->total_length) < (inner_options_end - 62) || inner_end > udp_end)
 		return fr_up(skb, reason_fou_in_ipv4_any_total_length);
 	if (!fr_sum_ok(fr_sum64(skb, 62, inner_options_end - 62)))
 		return fr_up(skb, reason_fou_in_ipv4_any_checksum);
@@ -7604,9 +7454,8 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_fou_in_no_peers,
-						reason_fou_in_changing));
+			return fr_missed(skb, found, reason_fou_in_no_peers,
+					 reason_fou_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -7623,8 +7472,8 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == (((be8(&ipv4_any->version_ihl) >> 4) == 4) ? 0x15b3ULL :
 				       0x15b4ULL) &&
-				       (p->zero || !(be16(&udp->checksum) == 0) ||
-					(be8(ipv6->version_to_flow_label) >> 4) == 4)))
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -7682,10 +7531,10 @@ static __always_inline int fou_in_ipv6_ipv6_send(struct __sk_buff *skb, void *da
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
 	if (unlikely(err))
@@ -7726,10 +7575,10 @@ static __always_inline int fou_in_ipv6_ipv6_send_2(struct __sk_buff *skb, void *
 			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) == 3 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 0 ||
 			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3) == 2) ?
-			     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
-			     ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
-			     ((be16(ipv6->version_to_flow_label + 1) << 8 |
-			       be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
+			    ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) :
+			    ((be8(ipv6_2->version_to_flow_label + 1) >> 4) & 3)) << 20) |
+			  ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			    be8(ipv6->version_to_flow_label + 3)) & 0xfffff));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = hop_4->state == FR_HOP_DIRECT;
@@ -7820,8 +7669,8 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	struct hdr_ipv6 *ipv6 = data + 14;
 	struct hdr_ipv6 *ipv6_2 = data + 62;
 	struct hdr_udp *udp = data + 54;
-
 	__u64 inner_end;
+
 	if (check_ipv6_5(skb, data, data_end, udp_end, 62, &inner_end))
 		return TC_ACT_UNSPEC;
 
@@ -7836,9 +7685,8 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		key.vni = 0;
 		enum fr_found found = find_peers(&key, lease, 0, &p);
 		if (found != FR_FOUND)
-			return fr_up(skb,
-				     fr_unfound(found, reason_fou_in_no_peers,
-						reason_fou_in_changing));
+			return fr_missed(skb, found, reason_fou_in_no_peers,
+					 reason_fou_in_changing);
 	}
 	struct val_own *own;
 	{
@@ -7855,8 +7703,8 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 	/* when: "udp.dst_port == pick(inner.version == 4, ?(FOU4), ?(FOU6)) && ?(checked)" */
 	if (!(be16(&udp->dst_port) == (((be8(ipv6_2->version_to_flow_label) >> 4) == 4) ?
 				       0x15b3ULL : 0x15b4ULL) &&
-				       (p->zero || !(be16(&udp->checksum) == 0) ||
-					(be8(ipv6->version_to_flow_label) >> 4) == 4)))
+	      (p->zero || !(be16(&udp->checksum) == 0) ||
+	       (be8(ipv6->version_to_flow_label) >> 4) == 4)))
 		return fr_up(skb, reason_fou_in_no_match);
 
 	/* {when: "outer.ecn == ?(CE) && inner.ecn == 0", do: [{drop: "ecn"}]}, */
@@ -7899,13 +7747,11 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 static __always_inline int fou_in_ipv6(struct __sk_buff *skb, void *data, void *data_end,
 				       const struct fr_lease *lease)
 {
-	__u64 outer_end;
-	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, reason_fou_in_truncated -
-			 reason_vxlan_in_truncated, reason_fou_in_ipv6_version -
-			 reason_vxlan_in_ipv6_version))
-		return TC_ACT_UNSPEC;
-	__u64 udp_end;
-	if (check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
+	__u64 outer_end, udp_end;
+
+	if (check_ipv6_3(skb, data, data_end, 14, &outer_end, FR_APART(vxlan_in, fou_in, truncated),
+			 FR_APART(vxlan_in, fou_in, ipv6_version)) ||
+	    check_udp_3(skb, data, data_end, outer_end, 54, &udp_end))
 		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
@@ -7933,17 +7779,8 @@ SEC("tc") int prog_fou_in(struct __sk_buff *skb)
 		return fr_up(skb, reason_fou_in_inactive);
 
 	/* hook: "tc/ingress" */
-	if (skb->vlan_present)
-		return fr_up(skb, reason_fou_in_vlan_tag);
-	if (skb->pkt_type != 0) { /* not for this host */
-		if (skb->pkt_type == 3)
-			return fr_up(skb, reason_fou_in_other_host);
-		if (skb->pkt_type == 1)
-			return fr_up(skb, reason_fou_in_link_broadcast);
-		return fr_up(skb, reason_fou_in_link_multicast);
-	}
-	if ((void *)(eth + 1) > data_end)
-		return fr_up(skb, reason_fou_in_truncated);
+	if (check_eth(skb, data, data_end, FR_APART(vxlan_out, fou_in, vlan_tag)))
+		return TC_ACT_UNSPEC;
 
 	/* stack: ["eth", {outer: "ip"}, "udp", {inner: "ip_any"}] */
 	if (be16(&eth->type) == 0x800)
