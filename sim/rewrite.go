@@ -176,6 +176,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	}
 	out.Data = data
 	out.Partial = partial
+	out.Verified = max(out.Verified-w.Summed, 0)
 	out.Proto = 0 // what the kernel finds in the new frame
 	return out
 }

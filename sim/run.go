@@ -20,11 +20,12 @@ type Tag struct {
 
 // Packet is a frame and the facts about it that are not in its bytes.
 type Packet struct {
-	Data    []byte
-	VLAN    *Tag // nil: no tag in the metadata
-	Partial Partial
-	GSO     uint32 // bytes of payload in a segment of a GSO packet; 0 for an ordinary packet
-	Tunnel  bool   // of a GSO packet: each segment begins with a tunnel's headers (SKB_GSO_ENCAP_ALL)
+	Data     []byte
+	VLAN     *Tag // nil: no tag in the metadata
+	Partial  Partial
+	Verified int    // so many checksums, from the outermost one on, a device has verified (CHECKSUM_UNNECESSARY)
+	GSO      uint32 // bytes of payload in a segment of a GSO packet; 0 for an ordinary packet
+	Tunnel   bool   // of a GSO packet: each segment begins with a tunnel's headers (SKB_GSO_ENCAP_ALL)
 	// of a GSO packet that the kernel can cut with a tunnel's headers in front: the protocol of its segments, 6 or 17
 	// (SKB_GSO_TCPV4, SKB_GSO_TCPV6; SKB_GSO_UDP_L4); else 0
 	Segments uint8

@@ -93,8 +93,9 @@ const (
 )
 
 const (
-	gsoEncap   = 0x3f << 6 // SKB_GSO_GRE to SKB_GSO_UDP_TUNNEL_CSUM
-	partialSum = 3         // CHECKSUM_PARTIAL
+	gsoEncap = 0x3f << 6 // SKB_GSO_GRE to SKB_GSO_UDP_TUNNEL_CSUM
+
+	unnecessary, partialSum = 1, 3 // CHECKSUM_UNNECESSARY, CHECKSUM_PARTIAL
 
 	// MaxShot is the largest packet that watches write down.
 	MaxShot  = 9000
@@ -134,7 +135,7 @@ var facts = []int16{
 
 // skbLayout says where members of the kernel's structures are.
 type skbLayout struct {
-	ipSummed, bit              int // the byte, and how far the two bits are from its lowest one
+	ipSummed, csumLevel        int // in bits: numbers of two bits
 	csumStart, csumOffset      int
 	head, data, end, sharedGSO int
 }
@@ -149,24 +150,26 @@ func findLayout() (l skbLayout, err error) {
 		kernel.TypeByName("skb_shared_info", &shared)); err != nil {
 		return l, err
 	}
-	var bits int
 	for name, at := range map[string]*int{
 		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset,
-		"head": &l.head, "data": &l.data, "end": &l.end, "ip_summed": &bits,
+		"head": &l.head, "data": &l.data, "end": &l.end,
 	} {
 		n, ok := skbfacts.Offset(skb.Members, name)
 		if !ok {
 			return l, fmt.Errorf("struct sk_buff has no member %s", name)
 		}
 		*at = n / 8
-		if name == "ip_summed" {
-			*at = n
+	}
+	for name, at := range map[string]*int{"ip_summed": &l.ipSummed, "csum_level": &l.csumLevel} {
+		var ok bool
+		if *at, ok = skbfacts.Offset(skb.Members, name); !ok {
+			return l, fmt.Errorf("struct sk_buff has no member %s", name)
 		}
 	}
-	l.ipSummed, l.bit = bits/8, bits%8
 	n, ok := skbfacts.Offset(shared.Members, "gso_type")
 	l.sharedGSO = n / 8
-	if !ok || l.sharedGSO+4 > sharedSize || max(l.csumStart, l.head, l.data, l.end, l.ipSummed)+8 > skbSize {
+	last := max(l.csumStart, l.head, l.data, l.end, l.ipSummed/8, l.csumLevel/8)
+	if !ok || l.sharedGSO+4 > sharedSize || last+8 > skbSize {
 		return l, errors.New("struct sk_buff is larger than watches expect")
 	}
 	return l, nil
@@ -360,16 +363,26 @@ func setOffload(device string, on bool) error {
 	return nil
 }
 
-// gate lets packets of the socket out, and none of the kernel's own.
+// gate lets packets of the socket out, and none of the kernel's own. It says that two checksums are verified, unless
+// one is left to a device.
 var gate = asm.Instructions{
 	asm.LoadMem(asm.R2, asm.R1, ctxPriority, asm.Word),
 	asm.Mov.Imm(asm.R0, actShot),
 	asm.JNE.Imm(asm.R2, ours, "out"),
 	asm.StoreImm(asm.R1, ctxTCIndex, ours, asm.Word),
 	asm.StoreImm(asm.R1, ctxPriority, 0, asm.Word),
+	asm.Mov.Reg(asm.R6, asm.R1),
+	asm.Mov.Imm(asm.R2, levelUp),
+	asm.FnCsumLevel.Call(),
+	asm.Mov.Reg(asm.R1, asm.R6),
+	asm.Mov.Imm(asm.R2, levelUp),
+	asm.FnCsumLevel.Call(),
 	asm.Mov.Imm(asm.R0, -1),
 	asm.Return().WithSymbol("out"),
 }
+
+// levelUp is BPF_CSUM_LEVEL_INC.
+const levelUp = 1
 
 // watch writes a packet down; after the program it keeps it as well.
 func (l *Live) watch(where int) asm.Instructions {
@@ -565,7 +578,11 @@ func (l *Live) parse(record []byte) Seen {
 		s.Packet.VLAN = &sim.Tag{Proto: swap16(uint16(fact(ctxVLANProto))), TCI: uint16(fact(ctxVLANTCI))}
 	}
 	skb := record[seenSKB:]
-	if skb[l.layout.ipSummed]>>l.layout.bit&3 == partialSum {
+	bits := func(at int) int { return int(skb[at/8]) >> (at % 8) & 3 }
+	switch bits(l.layout.ipSummed) {
+	case unnecessary:
+		s.Packet.Verified = 1 + bits(l.layout.csumLevel)
+	case partialSum:
 		front := binary.NativeEndian.Uint64(skb[l.layout.data:]) - binary.NativeEndian.Uint64(skb[l.layout.head:])
 		start := int(binary.NativeEndian.Uint16(skb[l.layout.csumStart:])) - int(front)
 		offset := int(binary.NativeEndian.Uint16(skb[l.layout.csumOffset:]))

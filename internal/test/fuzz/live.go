@@ -302,6 +302,9 @@ func show(p *sim.Packet) string {
 	if p.Partial != (sim.Partial{}) {
 		text += fmt.Sprintf(", checksum left at %d from %d", p.Partial.Field, p.Partial.Start)
 	}
+	if p.Verified != 0 {
+		text += fmt.Sprintf(", %d checksums verified", p.Verified)
+	}
 	if p.GSO != 0 {
 		text += fmt.Sprintf(", segments of %d (tunnel %v)", p.GSO, p.Tunnel)
 	}
@@ -404,6 +407,8 @@ func (l *live) beside(w *expected, got, want *sim.Packet) string {
 	case got.Partial != want.Partial:
 		return fmt.Sprintf("a checksum is left to a device: the kernel says %+v, the model %+v: %s",
 			got.Partial, want.Partial, show(got))
+	case got.Verified != want.Verified:
+		return fmt.Sprintf("%d checksums are verified, the model says %d: %s", got.Verified, want.Verified, show(got))
 	case got.GSO != want.GSO || got.Tunnel != want.Tunnel:
 		return fmt.Sprintf("segments of %d bytes (tunnel %v), the model says %d (%v)",
 			got.GSO, got.Tunnel, want.GSO, want.Tunnel)

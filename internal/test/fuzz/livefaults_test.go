@@ -83,6 +83,8 @@ var liveFaults = []fault{
 		old: `\w+\.partial \? FR_PAYLOAD : 0`, new: `FR_PAYLOAD`},
 	{where: "helper", spec: "tunnels", what: "a checksum inside that is left to a device counts as it is",
 		old: `if \(start >= off && start < off \+ len\)`, new: `if (start == off)`},
+	{where: "code", spec: "tunnels", what: "what a device has verified outside is verified inside",
+		old: `bpf_csum_level\(skb, BPF_CSUM_LEVEL_DEC\);`, new: ``},
 	{where: "helper", spec: "segments", what: "every super-packet is a tunnel's", old: `& FR_GSO_ENCAP_ALL\) != 0;`,
 		new: `& FR_GSO_ENCAP_ALL) != 0 || 1;`},
 	{where: "helper", spec: "encap", what: "segments get smaller where a tunnel's headers are in front",
