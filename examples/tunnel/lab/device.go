@@ -53,33 +53,40 @@ func addDevice(o Options, own, other end, networks ...string) error {
 		return err
 	}
 	var errs []error
+	add := func(route *netlink.Route) {
+		route.LinkIndex = link.Attrs().Index
+		if o.Kind == gateway.GENEVE {
+			route.Encap = &metadata{dst: other.out, src: own.out, sums: o.Sums}
+		}
+		errs = append(errs, netlink.RouteAdd(route))
+	}
 	for _, a := range []struct {
 		own, other netip.Addr
 		bits       int
 	}{{own.inner.V4, other.inner.V4, 24}, {own.inner.V6, other.inner.V6, 64}} {
-		errs = append(errs, netlink.AddrAdd(link, &netlink.Addr{
-			IPNet: &net.IPNet{IP: a.own.AsSlice(), Mask: net.CIDRMask(a.bits, a.own.BitLen())}, Flags: unix.IFA_F_NODAD,
-		}))
+		network := &net.IPNet{IP: a.own.AsSlice(), Mask: net.CIDRMask(a.bits, a.own.BitLen())}
+		flags := unix.IFA_F_NODAD | unix.IFA_F_NOPREFIXROUTE // GENEVE's route says more than the address would
+		errs = append(errs, netlink.AddrAdd(link, &netlink.Addr{IPNet: network, Flags: flags}))
 		if o.ethernet() {
 			errs = append(errs, netlink.NeighSet(&netlink.Neigh{
 				LinkIndex: link.Attrs().Index, IP: a.other.AsSlice(), HardwareAddr: other.mac,
 				State: netlink.NUD_PERMANENT,
 			}))
 		}
+		add(&netlink.Route{
+			Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: network.IP.Mask(network.Mask), Mask: network.Mask},
+		})
 	}
 	for _, n := range networks {
 		_, dst, err := net.ParseCIDR(n)
 		if err != nil {
 			return err
 		}
-		route := &netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst}
+		route := &netlink.Route{Dst: dst}
 		if gw := other.inner.Of(len(dst.IP)/16*2 + 4); o.ethernet() {
 			route.Gw = gw.AsSlice()
 		}
-		if o.Kind == gateway.GENEVE {
-			route.Encap = &metadata{dst: other.out, src: own.out}
-		}
-		errs = append(errs, netlink.RouteAdd(route))
+		add(route)
 	}
 	return errors.Join(append(errs, awaitLocal(own.inner.V6))...)
 }
@@ -201,7 +208,10 @@ func (o Options) ports(do func(netlink.Fou) error) error {
 const Option = 0xC0FFEE07
 
 // metadata is what a route says about the tunnel that its packets take (linux/lwtunnel.h).
-type metadata struct{ src, dst netip.Addr }
+type metadata struct {
+	src, dst netip.Addr
+	sums     bool
+}
 
 func (m *metadata) Type() int {
 	if m.dst.Is4() {
@@ -219,8 +229,11 @@ func (m *metadata) Encode() ([]byte, error) {
 	add(nl.NewRtAttr(2, m.dst.AsSlice()))
 	add(nl.NewRtAttr(3, m.src.AsSlice()))
 	add(nl.NewRtAttr(4, []byte{64}))
-	const key = 1 << 2 // TUNNEL_KEY
-	add(nl.NewRtAttr(6, binary.BigEndian.AppendUint16(nil, key)))
+	flags := uint16(1 << 2) // TUNNEL_KEY
+	if m.sums {
+		flags |= 1 << 0 // TUNNEL_CSUM
+	}
+	add(nl.NewRtAttr(6, binary.BigEndian.AppendUint16(nil, flags)))
 	opts := nl.NewRtAttr(8|unix.NLA_F_NESTED, nil)
 	geneve := opts.AddRtAttr(1|unix.NLA_F_NESTED, nil) // LWTUNNEL_IP_OPTS_GENEVE
 	geneve.AddRtAttr(1, binary.BigEndian.AppendUint16(nil, 0xFF00))

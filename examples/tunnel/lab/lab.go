@@ -72,6 +72,7 @@ var Tunnels = []Options{
 	{Kind: gateway.VXLAN, Outside: 4}, {Kind: gateway.VXLAN, Outside: 4, Sums: true},
 	{Kind: gateway.VXLAN, Outside: 6}, {Kind: gateway.VXLAN, Outside: 6, Sums: true},
 	{Kind: gateway.GENEVE, Outside: 4}, {Kind: gateway.GENEVE, Outside: 6},
+	{Kind: gateway.GENEVE, Outside: 6, Sums: true},
 	{Kind: gateway.IPIP, Outside: 4}, {Kind: gateway.IPIP, Outside: 6},
 	{Kind: gateway.FOU, Outside: 4, Inside: 4}, {Kind: gateway.FOU, Outside: 4, Inside: 6, Sums: true},
 	{Kind: gateway.FOU, Outside: 6, Inside: 4, Sums: true}, {Kind: gateway.FOU, Outside: 6, Inside: 6, Sums: true},
