@@ -332,18 +332,24 @@ static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
 }
 
 /*
- * The tag in the packet's metadata, by one instruction. Where several places read it, clang may
- * compute the field's address once, and the verifier refuses a context pointer that was added to.
+ * What stands beside the packet, by one instruction: fr_vlan_tci, the tag in its metadata, fr_mark
+ * and fr_priority. Where several places read it, clang may compute the field's address once, and
+ * the verifier refuses a context pointer that was added to.
  */
-static __always_inline __u32 fr_vlan_tci(const struct __sk_buff *skb)
-{
-	__u32 tci;
+#define FR_BESIDE(field)                                                                           \
+	static __always_inline __u32 fr_##field(const struct __sk_buff *skb)                       \
+	{                                                                                          \
+		__u32 v;                                                                           \
+                                                                                                   \
+		asm volatile("%0 = *(u32 *)(%1 + %2)"                                              \
+			     : "=r"(v)                                                             \
+			     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, field)));        \
+		return v;                                                                          \
+	}
 
-	asm volatile("%0 = *(u32 *)(%1 + %2)"
-		     : "=r"(tci)
-		     : "r"(skb), "i"(__builtin_offsetof(struct __sk_buff, vlan_tci)));
-	return tci;
-}
+FR_BESIDE(vlan_tci)
+FR_BESIDE(mark)
+FR_BESIDE(priority)
 
 /* 0, but an address that it is added to isn't known before v is. */
 static __always_inline __u64 fr_after(__u64 v)

@@ -65,7 +65,11 @@ func (f *function) pointerTo(v *ir.Var) {
 
 func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.usesData()
-	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), f.variable(v), uint64(1)<<bits.Len64(limit)-1)
+	at := f.variable(v)
+	if n := f.lowered[v]; n > 0 {
+		at += fmt.Sprintf(" - %d", n)
+	}
+	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), at, uint64(1)<<bits.Len64(limit)-1)
 	f.pointsTo(v, f.scope...)
 }
 

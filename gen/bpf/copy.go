@@ -126,10 +126,10 @@ func (n *fan) rewrite(w *writer) string {
 	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
 		switch {
 		case m.x != nil:
-			n.keep("__u32", "skb_"+m.name, "skb->"+m.name)
+			w.asItCame(m.name)
 			w.line("skb->%s = %s;", m.name, w.beside[m.name])
 		case n.sets(m.name):
-			w.line("skb->%s = %s;", m.name, n.keep("__u32", "skb_"+m.name, "skb->"+m.name))
+			w.line("skb->%s = %s;", m.name, w.asItCame(m.name))
 		}
 	}
 	w.newPointers()

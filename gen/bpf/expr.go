@@ -266,16 +266,11 @@ func (f *function) raw(o ir.Off) string {
 	var p string
 	if o.Base != nil {
 		p = f.base(o.Base)
+		o.Const += f.lowered[o.Base]
 	} else {
 		p = f.usesData()
 	}
-	switch {
-	case o.Const > 0:
-		return fmt.Sprintf("%s + %d", p, o.Const)
-	case o.Const < 0:
-		return fmt.Sprintf("%s - %d", p, -o.Const)
-	}
-	return p
+	return offset(p, o.Const)
 }
 
 // plus moves an offset.

@@ -110,10 +110,11 @@ func (f *function) endsFor(how, reason string) string {
 
 // asItCame is a number that stands beside the packet, as it was before the first copy.
 func (f *function) asItCame(name string) string {
+	came := "fr_" + name + "(skb)"
 	if f.turn != nil && f.turn.sets(name) {
-		return f.turn.keep("__u32", "skb_"+name, "skb->"+name)
+		return f.turn.keep("__u32", "skb_"+name, came)
 	}
-	return "skb->" + name
+	return came
 }
 
 // sets reports whether a copy sets such a number.

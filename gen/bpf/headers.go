@@ -202,7 +202,8 @@ func (f *function) text() (out []string) {
 			}
 			p := f.late[n]
 			if name := f.headerNames[pointer{p, packetCame}]; slices.Contains(f.headersUsed, pointer{p, packetCame}) {
-				out = append(out, line[:at]+name+" = "+offset(f.pointerName(p.At.Base), p.At.Const)+";")
+				from := offset(f.pointerName(p.At.Base), p.At.Const+f.lowered[p.At.Base])
+				out = append(out, line[:at]+name+" = "+from+";")
 			}
 			continue
 		}
@@ -219,17 +220,20 @@ func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (ou
 		}
 		decl := fmt.Sprintf("\tstruct %s *%s", f.header(key.part).name, f.headerNames[key])
 		if set(key.part) {
-			from := "data"
+			from, at := "data", key.part.At.Const
 			if packet == packetSaved {
 				from = "front"
 			}
 			if v := key.part.At.Base; v != nil {
 				from = f.pointerName(v)
+				if packet == packetLeaves {
+					at += f.lowered[v]
+				}
 			}
 			if f.checking != nil && key.part == f.checking.part && key.part.At.Const > 0 {
 				decl += " = " + from + " + " + atPlace
 			} else {
-				decl += " = " + offset(from, key.part.At.Const)
+				decl += " = " + offset(from, at)
 			}
 		}
 		out = append(out, decl+";")

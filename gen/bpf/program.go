@@ -63,6 +63,7 @@ type function struct {
 	varNames   map[*ir.Var]string
 	rowNames   map[*ir.Row]string
 	ptrNames   map[*ir.Var]string // of pointers to variable places
+	lowered    map[*ir.Var]int    // bytes by which such pointers point lower: the verifier takes no offset below 0
 	savedNames map[*ir.Var]string // likewise, in the front that was saved
 
 	dataEnd      bool             // it compares with the end of the packet

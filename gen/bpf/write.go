@@ -51,7 +51,7 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 	}
 	w.leaves = w.rw.Parts
 	w.writes, w.values, w.terms = true, map[string]string{}, map[string]string{}
-	w.fx = w.effects(fx)
+	w.fx, w.lowered = w.effects(fx), map[*ir.Var]int{}
 	return w
 }
 
@@ -510,13 +510,13 @@ func (w *writer) rederive() {
 		w.line("data = (void *)(long)skb->data;")
 		w.usesData()
 	}
-	ends := map[*ir.Var]int{}
+	begins, ends := map[*ir.Var]int{}, map[*ir.Var]int{}
 	var order []*ir.Var
 	note := func(o ir.Off, n int) {
 		if _, ok := ends[o.Base]; !ok {
 			order = append(order, o.Base)
 		}
-		ends[o.Base] = max(ends[o.Base], o.Const+n)
+		begins[o.Base], ends[o.Base] = min(begins[o.Base], o.Const), max(ends[o.Base], o.Const+n)
 	}
 	if w.linked {
 		note(ir.Off{}, 12)
@@ -535,9 +535,12 @@ func (w *writer) rederive() {
 		}
 		p := "data"
 		if v != nil {
+			if begins[v] < 0 {
+				w.lowered[v] = -begins[v]
+			}
 			w.pointerTo(v)
 			p = w.base(v)
 		}
-		w.failIf(fmt.Sprintf("unlikely(%s + %s > (void *)(long)skb->data_end)", p, w.end(v, ends[v])))
+		w.failIf(fmt.Sprintf("unlikely(%s + %s > (void *)(long)skb->data_end)", p, w.end(v, ends[v]+w.lowered[v])))
 	}
 }

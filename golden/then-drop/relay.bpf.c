@@ -313,8 +313,8 @@ static __always_inline int reflect_fan1(struct __sk_buff *skb, void *data, __u64
 		 ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) +
 		 (__u64)bpf_htons(0x4528ULL | (be8(&saved_ipv4->dscp_ecn) & 3)) +
 		 bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) + 64;
-	same->skb_priority = skb->priority;
-	same->skb_mark = skb->mark;
+	same->skb_priority = fr_priority(skb);
+	same->skb_mark = fr_mark(skb);
 	same->ip_end = ip_end;
 	same->udp_end = udp_end;
 
@@ -536,8 +536,8 @@ static __always_inline int reflect_fan2(struct __sk_buff *skb, void *data, __u64
 		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
 		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
 		  fr_add64(ld64(saved_ipv6->dst + 8)));
-	same->skb_priority = skb->priority;
-	same->skb_mark = skb->mark;
+	same->skb_priority = fr_priority(skb);
+	same->skb_mark = fr_mark(skb);
 	same->ip_end = ip_end;
 	same->udp_end = udp_end;
 

@@ -304,7 +304,8 @@ func (s *scope) admit() string {
 			value = strconv.Quote(c)
 		case name == "else": // not drawn, so that what is drawn after it stays the same
 			if !s.socket && len(text)%2 == 0 && !strings.Contains(text, "overdraft: ") {
-				text += fmt.Sprintf(", else: {drop: %q}", "over_"+strings.ReplaceAll(r.text, ".", "_"))
+				reason := "over_" + strings.ReplaceAll(r.text, ".", "_")
+				text += fmt.Sprintf(", else: {drop: %q}", reason[:min(31, len(reason))])
 			}
 			continue
 		case isSwitch:
