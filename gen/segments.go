@@ -23,12 +23,14 @@ func (w *rewriter) superPacketsOut(rw *ir.Rewrite, hop *ir.HopRef, end ir.Expr) 
 		return []ir.Stmt{w.ordinary(pos)}
 	}
 	front := &ir.VarRef{Var: w.let(&guards, "segment_front", &ir.Meta{Kind: ir.SegmentFront}, 0, pos)}
-	cond := bin(ir.Ne, front, num(0))
+	grows := uint64(rw.NewFront.Const - rw.OldFront.Const)
+	largest := 0xFFFF + uint64(rw.L2) - grows // the headers in front say how long all of it is, in 16 bits
+	cond := and(bin(ir.Ne, front, num(0)), bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, num(largest)))
 	if !isFrame(end) { // to cut something off a GSO packet would make it an ordinary one
 		cond = and(cond, bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end))
 	}
 	emit(&guards, &ir.Guard{Cond: or(ordinary, cond), Reason: w.superPacket(pos), Pos: pos})
-	rw.Encap.Front = bin(ir.Add, front, num(uint64(rw.NewFront.Const-rw.OldFront.Const-rw.L2)))
+	rw.Encap.Front = bin(ir.Add, front, num(grows-uint64(rw.L2)))
 	return guards
 }
 

@@ -13,8 +13,8 @@ import (
 
 // A stream and datagrams that come as GSO packets go into a tunnel without a checksum outside in one piece: there is no
 // device beside the relay that could take them. Cut by the kernel or not, the device at the other end gets what was
-// sent, and an independent program finds nothing wrong with the segments. What the kernel can't cut, and segments that
-// are too large, pass to the stack.
+// sent, and an independent program finds nothing wrong with the segments. What the kernel can't cut, segments that are
+// too large, and what would be larger than a header can say, pass to the stack.
 func TestSuperPackets(t *testing.T) {
 	for _, o := range lab.VXLAN() {
 		o.Alone = !o.Sums
@@ -65,15 +65,75 @@ func TestSuperPackets(t *testing.T) {
 				if o.Sums {
 					return
 				}
+				if err := l.RelayOut.SetGSOMaxSize(1 << 17); err != nil { // so large ones leave in one piece
+					t.Fatal(err)
+				}
 				for _, family := range o.Families() {
-					before := count("too_big")
-					if err := l.SendDatagrams(family, 1430, 3); err != nil {
-						t.Error(err)
+					if err := l.Datagrams(family, 1000, 64); err != nil {
+						t.Errorf("IPv%d, 64,000 bytes: %v", family, err)
 					}
-					err := testnet.Until(5*time.Second, "too large", func() bool { return count("too_big") > before })
+					for reason, datagrams := range map[string][2]int{
+						"too_big": {1430, 3}, "gso_packet": {1056, 62}, // with headers in front, above 65,535 bytes
+					} {
+						before := count(reason)
+						if err := l.SendDatagrams(family, datagrams[0], datagrams[1]); err != nil {
+							t.Error(err)
+						}
+						err := testnet.Until(5*time.Second, reason, func() bool { return count(reason) > before })
+						if err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// What GRO merges at the gateway goes into a tunnel in one piece, too, but for lists of packets: these the kernel's own
+// device takes.
+func TestMerged(t *testing.T) {
+	l, g := start(t, lab.VXLAN()[0])
+	out := g.Out(l.Kind)
+	err := errors.Join(l.ClientDev.SetSegmentation(false), l.RelayIn.SetGRO(true), l.PeerDev.SetTxChecksum(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range l.Families() {
+		if err := l.Ping(family, 10); err != nil { // all know their neighbours
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			name      string
+			one, list bool // of datagrams
+			send      func() error
+			sent, up  [2]uint64 // least and most
+		}{
+			// 287 segments, and what acknowledges what comes back
+			{"TCP", false, false, func() error { return l.TCP(family, 400_000) }, [2]uint64{10, 250}, [2]uint64{}},
+			{"datagrams", false, false, func() error { return l.Datagrams(family, 1000, 9) }, [2]uint64{9, 9}, [2]uint64{}},
+			{"merged datagrams", true, false, func() error { return l.Datagrams(family, 1000, 9) }, [2]uint64{1, 8},
+				[2]uint64{}},
+			{"lists", false, true, func() error { return l.Datagrams(family, 1000, 9) }, [2]uint64{0, 7}, [2]uint64{1, 4}},
+		} {
+			t.Run(fmt.Sprintf("%s, IPv%d", c.name, family), func(t *testing.T) {
+				if err := l.RelayIn.SetMergeUDP(c.one, c.list); err != nil {
+					t.Fatal(err)
+				}
+				counted := func(reason string) uint64 {
+					n, err := out.Count(reason)
 					if err != nil {
-						t.Error(err)
+						t.Fatal(err)
 					}
+					return n.Packets
+				}
+				sent, up := counted("sent"), counted("gso_packet")
+				if err := c.send(); err != nil {
+					t.Error(err)
+				}
+				sent, up = counted("sent")-sent, counted("gso_packet")-up
+				if sent < c.sent[0] || sent > c.sent[1] || up < c.up[0] || up > c.up[1] {
+					t.Errorf("%d packets were sent, want %v; %d passed to the stack, want %v", sent, c.sent, up, c.up)
 				}
 			})
 		}

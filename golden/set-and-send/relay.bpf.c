@@ -1121,7 +1121,8 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 
 	/* do: [{push: {ipv4: {dscp: 0, ecn: 0, ttl: 5}, before: "inner"}}, {send: {from: "set... */
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= udp_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= udp_end)))
 		return fr_up(skb, reason_tunnel_gso_packet);
 	if (((ldv64(set_here) == 0 &&
 	      ldv32(set_here + 8) == 0xffff0000) != (ldv64(set_there) == 0 &&

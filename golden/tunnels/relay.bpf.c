@@ -2524,7 +2524,8 @@ static __always_inline int enter_ipv4_any_rest_4(struct __sk_buff *skb, void *da
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
 		return fr_up(skb, reason_enter_gso_packet);
 	if (((ldv64(set_local4) == 0 &&
 	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
@@ -2652,7 +2653,8 @@ static __always_inline int enter_ipv4_any_rest_2(struct __sk_buff *skb, void *da
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -2734,7 +2736,8 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -2770,7 +2773,8 @@ static __always_inline int enter_ipv4_any_rest(struct __sk_buff *skb, void *data
 	if (fr_has(r_2)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front_2 = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front_2 != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front_2 != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||
@@ -3368,7 +3372,8 @@ static __always_inline int enter_ipv6_rest_4(struct __sk_buff *skb, void *data, 
 
 	/* {send: {from: "setting.local4", to: "r.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
 		return fr_up(skb, reason_enter_gso_packet);
 	if (((ldv64(set_local4) == 0 &&
 	      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote.addr)) ||
@@ -3490,7 +3495,8 @@ static __always_inline int enter_ipv6_rest_2(struct __sk_buff *skb, void *data, 
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local6", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local6) == 0 &&
 		      ldv32(set_local6 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -3561,7 +3567,8 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 	if (fr_has(r)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r->remote)) ||
@@ -3596,7 +3603,8 @@ static __always_inline int enter_ipv6_rest(struct __sk_buff *skb, void *data, __
 	if (fr_has(r_2)) { /* rule */
 		/* {send: {from: "setting.local4", to: "r.remote"}}, */
 		__u64 segment_front_2 = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front_2 != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front_2 != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 			return fr_up(skb, reason_enter_gso_packet);
 		if (((ldv64(set_local4) == 0 &&
 		      ldv32(set_local4 + 8) == 0xffff0000) != fr_is_v4(r_2->remote)) ||

@@ -72,6 +72,9 @@ type Seen struct {
 	Where   int
 	Packet  sim.Packet
 	GSOType uint32 // SKB_GSO_…
+	// Of a super-packet in a tunnel: where the frame inside begins, and its protocol (ETH_P_TEB: Ethernet).
+	Inner      int
+	InnerProto uint16
 }
 
 // Shot is a packet to send. Where the frame has a tag after the link-layer addresses, the kernel puts it into the
@@ -138,6 +141,7 @@ type skbLayout struct {
 	ipSummed, csumLevel        int // in bits: numbers of two bits
 	csumStart, csumOffset      int
 	head, data, end, sharedGSO int
+	innerMAC, innerProto       int
 }
 
 func findLayout() (l skbLayout, err error) {
@@ -153,6 +157,7 @@ func findLayout() (l skbLayout, err error) {
 	for name, at := range map[string]*int{
 		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset,
 		"head": &l.head, "data": &l.data, "end": &l.end,
+		"inner_mac_header": &l.innerMAC, "inner_protocol": &l.innerProto,
 	} {
 		n, ok := skbfacts.Offset(skb.Members, name)
 		if !ok {
@@ -168,7 +173,7 @@ func findLayout() (l skbLayout, err error) {
 	}
 	n, ok := skbfacts.Offset(shared.Members, "gso_type")
 	l.sharedGSO = n / 8
-	last := max(l.csumStart, l.head, l.data, l.end, l.ipSummed/8, l.csumLevel/8)
+	last := max(l.csumStart, l.head, l.data, l.end, l.ipSummed/8, l.csumLevel/8, l.innerMAC, l.innerProto)
 	if !ok || l.sharedGSO+4 > sharedSize || last+8 > skbSize {
 		return l, errors.New("struct sk_buff is larger than watches expect")
 	}
@@ -578,12 +583,12 @@ func (l *Live) parse(record []byte) Seen {
 		s.Packet.VLAN = &sim.Tag{Proto: swap16(uint16(fact(ctxVLANProto))), TCI: uint16(fact(ctxVLANTCI))}
 	}
 	skb := record[seenSKB:]
+	front := binary.NativeEndian.Uint64(skb[l.layout.data:]) - binary.NativeEndian.Uint64(skb[l.layout.head:])
 	bits := func(at int) int { return int(skb[at/8]) >> (at % 8) & 3 }
 	switch bits(l.layout.ipSummed) {
 	case unnecessary:
 		s.Packet.Verified = 1 + bits(l.layout.csumLevel)
 	case partialSum:
-		front := binary.NativeEndian.Uint64(skb[l.layout.data:]) - binary.NativeEndian.Uint64(skb[l.layout.head:])
 		start := int(binary.NativeEndian.Uint16(skb[l.layout.csumStart:])) - int(front)
 		offset := int(binary.NativeEndian.Uint16(skb[l.layout.csumOffset:]))
 		s.Packet.Partial = sim.Partial{Start: start, Field: start + offset}
@@ -592,6 +597,8 @@ func (l *Live) parse(record []byte) Seen {
 		s.GSOType = binary.NativeEndian.Uint32(record[seenShared+l.layout.sharedGSO:])
 		s.Packet.Tunnel = s.GSOType&gsoEncap != 0
 		s.Packet.Segments = segments(s.GSOType)
+		s.Inner = int(binary.NativeEndian.Uint16(skb[l.layout.innerMAC:])) - int(front)
+		s.InnerProto = binary.BigEndian.Uint16(skb[l.layout.innerProto:])
 	}
 	return s
 }

@@ -628,7 +628,8 @@ static __always_inline int vxlan_out_ipv4_any_rest(struct __sk_buff *skb, void *
 		return vxlan_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= inner_end)))
 		return fr_up(skb, reason_vxlan_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_vxlan_out_address_family);
@@ -690,7 +691,8 @@ static __always_inline int vxlan_out_ipv4_any(struct __sk_buff *skb, void *data,
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= inner_end)))
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_vxlan_out_address_family);
@@ -1039,7 +1041,8 @@ static __always_inline int vxlan_out_ipv6_rest(struct __sk_buff *skb, void *data
 		return vxlan_out_ipv6_send(skb, data, payload_len, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffc7 && skb->len <= inner_end)))
 		return fr_up(skb, reason_vxlan_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_vxlan_out_address_family);
@@ -1082,7 +1085,8 @@ static __always_inline int vxlan_out_ipv6(struct __sk_buff *skb, void *data, voi
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffdb && skb->len <= inner_end)))
 			return fr_up(skb, reason_vxlan_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_vxlan_out_address_family);
@@ -1558,7 +1562,8 @@ static __always_inline int geneve_out_ipv4_any_rest(struct __sk_buff *skb, void 
 						     n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= inner_end)))
 		return fr_up(skb, reason_geneve_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_geneve_out_address_family);
@@ -1621,7 +1626,8 @@ static __always_inline int geneve_out_ipv4_any(struct __sk_buff *skb, void *data
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_geneve_out_address_family);
@@ -1972,7 +1978,8 @@ static __always_inline int geneve_out_ipv6_rest(struct __sk_buff *skb, void *dat
 		return geneve_out_ipv6_send(skb, data, payload_len, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffbf && skb->len <= inner_end)))
 		return fr_up(skb, reason_geneve_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_geneve_out_address_family);
@@ -2016,7 +2023,8 @@ static __always_inline int geneve_out_ipv6(struct __sk_buff *skb, void *data, vo
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xffd3 && skb->len <= inner_end)))
 			return fr_up(skb, reason_geneve_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_geneve_out_address_family);
@@ -2217,7 +2225,8 @@ static __always_inline int ipip_out_ipv4_any_rest(struct __sk_buff *skb, void *d
 {
 	/* {send: {from: "n.local", to: "n.remote"}}, */
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 		return fr_up(skb, reason_ipip_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_ipip_out_address_family);
@@ -2282,7 +2291,8 @@ static __always_inline int ipip_out_ipv4_any(struct __sk_buff *skb, void *data, 
 	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 			return fr_up(skb, reason_ipip_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_ipip_out_address_family);
@@ -2419,7 +2429,8 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 	if (!n->v6) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 			return fr_up(skb, reason_ipip_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_ipip_out_address_family);
@@ -2438,7 +2449,8 @@ static __always_inline int ipip_out_ipv6(struct __sk_buff *skb, void *data, void
 		return ipip_out_ipv6_send_ipv4(skb, data, payload_len, n);
 	}
 	__u64 segment_front_2 = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front_2 != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front_2 != 0 && skb->len <= 0xffe5 && skb->len <= inner_end)))
 		return fr_up(skb, reason_ipip_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_ipip_out_address_family);
@@ -2812,7 +2824,8 @@ static __always_inline int fou_out_ipv4_any_rest(struct __sk_buff *skb, void *da
 		return fou_out_ipv4_any_send_ipv6(skb, data, inner_options_end, payload_len_2, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= inner_end)))
 		return fr_up(skb, reason_fou_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_fou_out_address_family);
@@ -2875,7 +2888,8 @@ static __always_inline int fou_out_ipv4_any(struct __sk_buff *skb, void *data, v
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_fou_out_address_family);
@@ -3153,7 +3167,8 @@ static __always_inline int fou_out_ipv6_rest(struct __sk_buff *skb, void *data, 
 		return fou_out_ipv6_send(skb, data, payload_len, n);
 	}
 	__u64 segment_front = fr_segment_front(skb);
-	if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+	if (!(skb->gso_size == 0 ||
+	      (segment_front != 0 && skb->len <= 0xffdd && skb->len <= inner_end)))
 		return fr_up(skb, reason_fou_out_gso_packet);
 	if (fr_is_v4(n->local) != fr_is_v4(n->remote) || fr_is_v4(n->remote))
 		return fr_up(skb, reason_fou_out_address_family);
@@ -3197,7 +3212,8 @@ static __always_inline int fou_out_ipv6(struct __sk_buff *skb, void *data, void 
 	if (!n->v6 && !n->sums) { /* rule */
 		/* {send: {from: "n.local", to: "n.remote"}}, */
 		__u64 segment_front = fr_segment_front(skb);
-		if (!(skb->gso_size == 0 || (segment_front != 0 && skb->len <= inner_end)))
+		if (!(skb->gso_size == 0 ||
+		      (segment_front != 0 && skb->len <= 0xfff1 && skb->len <= inner_end)))
 			return fr_up(skb, reason_fou_out_gso_packet);
 		if (fr_is_v4(n->local) != fr_is_v4(n->remote) || !fr_is_v4(n->remote))
 			return fr_up(skb, reason_fou_out_address_family);

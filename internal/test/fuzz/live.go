@@ -68,6 +68,7 @@ type live struct {
 	of      *bench // whose programs are on the devices
 	running string // the program that a packet was sent to
 	lost    int    // super-packets in a row that have entered a tunnel and didn't arrive
+	next    *testrun.Shot
 	offload bool
 }
 
@@ -116,13 +117,22 @@ func (l *live) round(ctx context.Context) error {
 		if n%8 == 0 {
 			g, frame, _ = l.frame()
 		}
-		shot := shot(g, frame, !l.program(g.Program.Name.Value).L2)
-		text, err := l.try(g.Program.Name.Value, shot)
+		program, shot := g.Program.Name.Value, l.next
+		again := shot != nil // to the same program
+		if again {
+			program = l.running
+		} else {
+			shot = newShot(g, frame, !l.program(program).L2)
+		}
+		text, err := l.try(program, shot)
 		if err != nil {
 			return err
 		}
+		if again {
+			l.next = nil
+		}
 		if text != "" {
-			text = fmt.Sprintf("%s\nprogram %s, sent %s", text, g.Program.Name.Value, showShot(shot))
+			text = fmt.Sprintf("%s\nprogram %s, sent %s", text, program, showShot(shot))
 			l.report.Difference = &Difference{Text: text}
 			return nil
 		}
@@ -201,6 +211,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 			up, text = l.stays(program, &w, up)
 		case sim.VerdictSent:
 			left, text = l.leaves(&w, left, len(want) > 1)
+			l.atMTU(&w, s)
 		}
 		if text == "" {
 			text, err = l.counted(program, w.res.Reason)

@@ -4,6 +4,7 @@ package fuzz
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -44,18 +45,51 @@ func in(w *expected, got *testrun.Seen) string {
 	if is := got.GSOType & all; is != want {
 		return fmt.Sprintf("the kernel knows of a tunnel %x, the packet has the headers of %x", is, want)
 	}
+	// All that came is inside, but for its link-layer header; after UDP it may have another one.
+	b := got.Packet.Data
+	start := len(b) - len(w.came.Packet.Data) + linkHeader
+	after := map[byte]uint16{4: unix.ETH_P_IP, 6: unix.ETH_P_IPV6}
+	proto := after[b[start]>>4]
+	udpEnd := linkHeader + map[byte]int{4: 20, 6: 40}[b[linkHeader]>>4] + 8
+	if at := start - linkHeader; at >= udpEnd && binary.BigEndian.Uint16(b[start-2:]) == proto {
+		start, proto = at, unix.ETH_P_TEB
+	}
+	if got.Inner != start || got.InnerProto != proto {
+		return fmt.Sprintf("the kernel knows of protocol %04x inside at %d, the packet has %04x at %d",
+			got.InnerProto, got.Inner, proto, start)
+	}
 	return ""
+}
+
+// segmentFront is where the payload of the first segment begins, of a super-packet that leaves.
+func (w *expected) segmentFront() int {
+	out := &w.res.Packet
+	if w.came.GSOType&gsoUDP != 0 {
+		return out.Partial.Start + 8
+	}
+	return out.Partial.Start + int(out.Data[out.Partial.Start+12]>>4)*4
+}
+
+// atMTU has the next packet be a super-packet that was sent, with segments of exactly the MTU of its next hop, or of one
+// byte more.
+func (l *live) atMTU(w *expected, s *testrun.Shot) {
+	out := &w.res.Packet
+	if out.GSO == 0 || out.Partial.Start == 0 || out.Partial.Start+20 > len(out.Data) {
+		return
+	}
+	size := int(w.res.Hop.MTU) + linkHeader - w.segmentFront() + l.rng.IntN(2)
+	if size > 0 && size < len(out.Data)-w.segmentFront() {
+		next := *s
+		next.GSOSize = uint16(size)
+		l.next = &next
+	}
 }
 
 // cutUp compares the segments that the kernel has made of a GSO packet with the model's: all have its headers, but
 // for lengths, checksums and numbers, and together they have its payload.
 func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 	want := w.res.Packet
-	start := want.Partial.Start
-	front := start + 8
-	if w.came.GSOType&gsoUDP == 0 {
-		front = start + int(want.Data[start+12]>>4)*4
-	}
+	start, front := want.Partial.Start, w.segmentFront()
 	changing := segmented(want.Data, start)
 	rest := want.Data[front:]
 	for i, s := range got {

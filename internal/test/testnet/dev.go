@@ -131,6 +131,12 @@ func (d *Dev) ForgetNeighbours() error {
 // SetMTU sets the largest packet of the device, in bytes from the IP header on.
 func (d *Dev) SetMTU(mtu int) error { return d.wrap("MTU", d.Host.links.LinkSetMTU(d.link(), mtu)) }
 
+// SetGSOMaxSize sets how large a GSO packet may be that the device takes whole, in bytes.
+func (d *Dev) SetGSOMaxSize(size int) error {
+	return d.wrap("GSO size", errors.Join(d.Host.links.LinkSetGSOMaxSize(d.link(), size),
+		d.Host.links.LinkSetGSOIPv4MaxSize(d.link(), size)))
+}
+
 // SetRate limits what the device sends, in bits per second, link-layer headers included (tbf). So many bytes may wait;
 // further ones are refused, and so is a packet of more than 1,550 bytes and 10 ms of the rate. After a pause, or where
 // the kernel didn't get the processor for a while, so much is sent at once.

@@ -31,6 +31,11 @@ func (d *Dev) SetSegmentation(on bool) error {
 // other end sends no TCP segments to cut up (SetSegmentation).
 func (d *Dev) SetGRO(on bool) error { return d.wrap("GRO", d.setFeature("rx-gro", on)) }
 
+// SetMergeUDP sets whether GRO merges datagrams that aren't for this host: into one packet, or a list of packets.
+func (d *Dev) SetMergeUDP(one, list bool) error {
+	return d.wrap("UDP GRO", errors.Join(d.setFeature("rx-gro-list", list), d.setFeature("rx-udp-gro-forwarding", one)))
+}
+
 // setFeature switches one feature. It is no error if the kernel leaves it as it is because other features require that.
 func (d *Dev) setFeature(name string, on bool) error {
 	return d.Host.Do(func() error {
