@@ -103,6 +103,7 @@ func TestMerged(t *testing.T) {
 		if err := l.Ping(family, 10); err != nil { // all know their neighbours
 			t.Fatal(err)
 		}
+		datagrams := func() error { return l.Datagrams(family, 1000, 9) }
 		for _, c := range []struct {
 			name      string
 			one, list bool // of datagrams
@@ -111,10 +112,9 @@ func TestMerged(t *testing.T) {
 		}{
 			// 287 segments, and what acknowledges what comes back
 			{"TCP", false, false, func() error { return l.TCP(family, 400_000) }, [2]uint64{10, 250}, [2]uint64{}},
-			{"datagrams", false, false, func() error { return l.Datagrams(family, 1000, 9) }, [2]uint64{9, 9}, [2]uint64{}},
-			{"merged datagrams", true, false, func() error { return l.Datagrams(family, 1000, 9) }, [2]uint64{1, 8},
-				[2]uint64{}},
-			{"lists", false, true, func() error { return l.Datagrams(family, 1000, 9) }, [2]uint64{0, 7}, [2]uint64{1, 4}},
+			{"datagrams", false, false, datagrams, [2]uint64{9, 9}, [2]uint64{}},
+			{"merged datagrams", true, false, datagrams, [2]uint64{1, 8}, [2]uint64{}},
+			{"lists", false, true, datagrams, [2]uint64{0, 7}, [2]uint64{1, 4}},
 		} {
 			t.Run(fmt.Sprintf("%s, IPv%d", c.name, family), func(t *testing.T) {
 				if err := l.RelayIn.SetMergeUDP(c.one, c.list); err != nil {

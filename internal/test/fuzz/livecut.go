@@ -70,8 +70,8 @@ func (w *expected) segmentFront() int {
 	return out.Partial.Start + int(out.Data[out.Partial.Start+12]>>4)*4
 }
 
-// atMTU has the next packet be a super-packet that was sent, with segments of exactly the MTU of its next hop, or of one
-// byte more.
+// atMTU has the next packet be a super-packet that was sent, with segments of exactly the MTU of its next hop, or of
+// one byte more.
 func (l *live) atMTU(w *expected, s *testrun.Shot) {
 	out := &w.res.Packet
 	if out.GSO == 0 || out.Partial.Start == 0 || out.Partial.Start+20 > len(out.Data) {
