@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// newShot returns a packet made of a frame, with facts that only a device can give it. Bare says that it has no link-layer
-// header.
+// newShot returns a packet made of a frame, with facts that only a device can give it. Bare says that it has no
+// link-layer header.
 func newShot(g *sample.Generator, f *packet.Frame, bare bool) *testrun.Shot {
 	if len(f.Spans) > 0 && g.One(24) { // a packet that takes more than a page
 		if data := sample.Resize(g.Headers, f, 2000+g.IntN(4500)); data != nil {
