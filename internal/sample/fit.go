@@ -78,7 +78,7 @@ func (s Source) fit(r *sim.Relay, slot int, all []*Generator) (out []Fitted) {
 	if len(all) == 0 || len(r.Plan().Tables)+len(r.Plan().Groups) == 0 {
 		return nil
 	}
-	f := &fitting{Source: s, relay: r, slot: slot}
+	f := &fitting{Source: s, relay: r, slot: slot, rows: map[rowKey]bool{}}
 	r.Watch = f.watch
 	defer func() { r.Watch = nil }()
 	for n := 0; n < fitAttempts && len(out) < fittedFrames; n++ {
@@ -109,6 +109,7 @@ type fitting struct {
 	lets    map[*ir.Var]ir.Expr // what the run's variables were computed from
 	found   map[*ir.Row]search  // what the run's rows were looked up by
 	wants   map[place]bool      // of the frame's runs: which branch to take
+	rows    map[rowKey]bool     // of the state: whether a row that conditions ask for is there
 	changed bool                // the state, by this run
 	arrived bool                // the run, at the end of a rule, or where no rule applies
 	chosen  bool                // the branch that the run is in, by the state
@@ -124,6 +125,12 @@ type place struct {
 type search struct {
 	at  place
 	key []byte
+}
+
+// rowKey is what several lookups find the same row by.
+type rowKey struct {
+	table *ir.Table
+	key   string
 }
 
 func (f *fitting) watch(s ir.Stmt, m sim.Moment) {
@@ -219,13 +226,21 @@ func (f *fitting) put(t *ir.Table, key []byte) {
 	}
 }
 
-// row has a row that was looked up come or go. The next run keeps it so.
-func (f *fitting) row(r *ir.Row, there bool) bool {
+// row has a row that was looked up come or go. The next run keeps it so, and the first condition decides for all that
+// ask for this row: rules in turn often do.
+func (f *fitting) row(r *ir.Row, is, there bool) bool {
 	by, known := f.found[r]
 	if !known || r.Table.Kind == "array" {
+		return is == there
+	}
+	id := rowKey{r.Table, string(by.key)}
+	if decided, ok := f.rows[id]; ok && decided != there {
 		return false
 	}
-	f.wants[by.at] = there
+	f.rows[id], f.wants[by.at] = there, there
+	if is == there {
+		return true
+	}
 	if there {
 		f.put(r.Table, by.key)
 		return true
@@ -308,6 +323,9 @@ func littleEndian(b []byte) uint64 {
 // hold changes the state so that a condition holds, or doesn't, if it depends on the state.
 func (f *fitting) hold(m sim.Moment, e ir.Expr, want bool) bool {
 	v, ok := m.Uint(e)
+	if has, is := e.(*ir.RowHas); ok && is {
+		return f.row(has.Row, v != 0, want)
+	}
 	if !ok || (v != 0) == want {
 		return ok
 	}
@@ -340,8 +358,6 @@ func (f *fitting) hold(m sim.Moment, e ir.Expr, want bool) bool {
 		return f.address(m, e, e.X, want)
 	case *ir.Multicast:
 		return f.address(m, e, e.X, want)
-	case *ir.RowHas:
-		return f.row(e.Row, want)
 	}
 	return f.set(m, e, 1-v)
 }

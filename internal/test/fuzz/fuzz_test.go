@@ -128,7 +128,7 @@ func TestKernelAgrees(t *testing.T) {
 			}
 			r := agrees(t, c.name, config)
 			again := config // which packets there are is chance: what none has met, one of as many others may
-			for more := 0; more < 3 && *flagTime == 0 && slices.ContainsFunc(r.Missed(), statement); more++ {
+			for more := 0; more < 7 && *flagTime == 0 && slices.ContainsFunc(r.Missed(), statement); more++ {
 				again.Seed += 1 << 32
 				for i, p := range agrees(t, c.name, again).Coverage {
 					r.Coverage[i].Hits += p.Hits
