@@ -230,10 +230,10 @@ func (h *hops) prepare(rows []*tableRow) {
 				continue
 			}
 			hop, via := h.resolve(key)
-			if h.routes != nil && hop.State == HopNeighbour {
-				h.routes.Probe(via) // so that it is known soon
-			}
 			if h.routes != nil {
+				if hop.State != HopDirect {
+					h.routes.Probe(via) // so that it is known soon
+				}
 				h.paths.Recheck(key.To, routes.Hop(hop))
 			}
 			rh.got = &resolved{key, hop, via, epoch}
@@ -389,7 +389,7 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 		}
 		for _, e := range h.regroup(e) {
 			now, via := h.resolve(e.key)
-			if h.routes != nil && now.State == HopNeighbour && !asked[via] {
+			if h.routes != nil && now.State != HopDirect && !asked[via] {
 				asked[via] = true
 				h.routes.Probe(via)
 			}

@@ -265,6 +265,25 @@ func TestRoutingRules(t *testing.T) {
 	})
 }
 
+// Where a rule for ports leads to a router whose link-layer address isn't known, the stack sends the packets: the kernel
+// would resolve a neighbour without the rule.
+func TestRoutingRulesUnresolved(t *testing.T) {
+	eachPolicyRelay(t, func(l *policyLab, r *policyRelay) {
+		router := map[int]string{4: "198.51.101.77", 6: "2001:db8:4::77"}[l.family]
+		l.ip("route replace table 77 default via " + router + " dev eth2")
+		l.ip("rule add dport 7000 table 77 priority 100")
+		if r.name != "lookup in the kernel" { // which finds the router, and has it resolved
+			l.passes("rule", "unresolved")
+		}
+		l.ip("neigh replace " + router + " lladdr " + l.second.MAC.String() + " dev eth2")
+		if r.ports {
+			l.leaves(l.second, "resolved")
+		} else {
+			l.passes("rule", "resolved")
+		}
+	})
+}
+
 // Packets under a policy pass to the stack, as long as the policy is there.
 func TestIPsecPolicies(t *testing.T) {
 	eachPolicyRelay(t, func(l *policyLab, r *policyRelay) {

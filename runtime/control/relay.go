@@ -230,8 +230,8 @@ func whyMissing(h runtime.NextHop) string {
 		runtime.HopBlackhole:   "the route to the address is of type blackhole",
 		runtime.HopProhibit:    "the route to the address is of type prohibit",
 		runtime.HopXfrm:        "an xfrm (IPsec) policy is for the packets: they pass to the stack",
-		runtime.HopRule: "a routing rule asks for a protocol or ports that aren't known before a packet comes: " +
-			"packets pass to the stack",
+		runtime.HopRule: "a routing rule asks for a protocol or ports that aren't known before a packet comes, " +
+			"or for ports while the neighbour's link-layer address isn't known: packets pass to the stack",
 		runtime.HopNeighbour: "the neighbour's link-layer address isn't known yet: no copies until it answers",
 	}[h.State]
 }

@@ -47,6 +47,11 @@ func (rt *Resolver) Resolve(t Traffic) (Hop, Neighbour) {
 		found, state = rt.route(t, found.ifindex)
 	}
 	h := Hop{State: abi.HopNeighbour, Ifindex: found.ifindex, MTU: a.MTU}
+	// To resolve a neighbour, the kernel looks up the route again, without ports: it may find another gateway.
+	t.Flow.FromPort, t.Flow.ToPort = 0, 0
+	if rt.undecided(t) {
+		h.State = abi.HopRule
+	}
 	if found.mtu > 0 {
 		h.MTU = found.mtu
 	}

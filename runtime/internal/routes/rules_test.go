@@ -112,10 +112,44 @@ func TestRules(t *testing.T) {
 	settled(t, rt, "a rule of IPv6", func() bool { return rt.Policy() == abi.PolicyRules<<1 })
 }
 
+// A rule that asks for ports isn't followed by the kernel when it resolves a neighbour.
+func TestRulesUnresolved(t *testing.T) {
+	n := start(t)
+	for _, args := range [][]string{
+		{"route", "add", "table", "77", "203.0.113.0/24", "via", "192.0.2.253"},
+		{"rule", "add", "ipproto", "udp", "table", "77"},
+	} {
+		n.ip(t, args...)
+	}
+	rt := n.open(t)
+	go rt.Listen()
+	about := Traffic{
+		From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("203.0.113.9"),
+		Flow: Flow{unix.IPPROTO_UDP, 4000, 5000},
+	}
+	is := func(state abi.HopState) {
+		t.Helper()
+		settled(t, rt, fmt.Sprintf("the state %d", state), func() bool {
+			h, via := rt.Resolve(about)
+			return h.State == state && via == Neighbour{n.dev.Index, netip.MustParseAddr("192.0.2.253")}
+		})
+	}
+	is(abi.HopNeighbour) // by the protocol, which the kernel knows
+	n.ip(t, "rule", "add", "dport", "5000", "table", "77")
+	is(abi.HopRule)
+	n.ip(t, "neigh", "replace", "192.0.2.253", "lladdr", "02:00:00:00:00:53", "dev", "in0")
+	is(abi.HopDirect)
+	n.ip(t, "neigh", "del", "192.0.2.253", "dev", "in0")
+	is(abi.HopRule)
+	n.ip(t, "rule", "del", "dport", "5000", "table", "77")
+	is(abi.HopNeighbour)
+}
+
 // Where the resolver has an answer though it doesn't know all of the packets, the kernel has the same one for all
 // packets that these may be.
 func TestRulesRandomly(t *testing.T) {
 	n := start(t)
+	n.ip(t, "neigh", "replace", "192.0.2.254", "lladdr", "02:00:00:00:00:fe", "dev", "in0")
 	rt := n.open(t)
 	go rt.Listen()
 	rnd := rand.New(rand.NewPCG(7, 14))
