@@ -19,13 +19,13 @@ var wanted = []string{
 	"tun", "dummy", "8021q", "bonding", "bridge", "vrf", "macvlan", "virtio_pci", "virtio_net",
 	// Tunnels.
 	"ipip", "sit", "ip6_tunnel", "ip_gre", "ip6_gre", "vxlan", "geneve", "fou", "fou6",
-	// IPsec, and the ciphers that it asks for by names.
-	"xfrm_user", "xfrm_interface", "esp4", "esp6", "esp4_offload", "esp6_offload",
-	"cbc", "hmac", "authenc", "echainiv", "ctr", "gcm", "seqiv",
+	// IPsec, and the cipher that it asks for by name.
+	"xfrm_user", "xfrm_interface", "esp4", "esp6", "esp4_offload", "esp6_offload", "ctr", "gcm", "seqiv",
 }
 
-// formerly are modules that newer kernels don't have, since what they did is in a module that needs it.
-var formerly = []string{"ghash_generic"}
+// formerly are modules that newer kernels don't have, since others do without them: what the cipher, and the random
+// numbers for its keys, ask for by name.
+var formerly = []string{"ghash_generic", "aes_generic", "sha512_generic", "jitterentropy_rng", "drbg"}
 
 // Wanted returns the modules that Fetch looks for in a kernel.
 func Wanted() []string { return slices.Concat(wanted, formerly) }

@@ -46,8 +46,8 @@ func (w *wayRoute) flow(from uint16, clientFamily, peerFamily int) (*flow, error
 	f := &flow{
 		clientAddr: netip.AddrPortFrom(w.line.ClientAddr.Of(clientFamily), port),
 		clientSide: netip.AddrPortFrom(w.line.RelayInAddr.Of(clientFamily), from+port),
-		peerAddr:   netip.AddrPortFrom(w.peer.Of(peerFamily), port),
-		peerSide:   netip.AddrPortFrom(w.local.Of(peerFamily), port),
+		peerAddr:   netip.AddrPortFrom(w.peer.Of(peerFamily), 5000+port),
+		peerSide:   netip.AddrPortFrom(w.local.Of(peerFamily), 10000+port),
 	}
 	peers := w.relay.Table("peers")
 	err := errors.Join(

@@ -33,7 +33,7 @@ type way struct {
 	bare bool // its packets have no link-layer header
 	only int  // the one IP version that it carries; 0: both
 	make func(end) (netlink.Link, error)
-	more func(*wayRoute) error // what only such a device does, or nil
+	more func(*wayRoute) error // what is tried with this way only, or nil; ENOSYS: the kernel lacks something for it
 }
 
 // end is an end of a cable, at which a device is made.
@@ -82,7 +82,7 @@ func (e end) master(l netlink.Link) (netlink.Link, error) {
 func added(l netlink.Link) (netlink.Link, error) { return l, netlink.LinkAdd(l) }
 
 var ways = []way{
-	{kind: "cable", make: func(e end) (netlink.Link, error) { return e.port(), nil }},
+	{kind: "cable", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*wayRoute).policies},
 	{kind: "virtio", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*wayRoute).virtio},
 	{kind: "vlan", make: func(e end) (netlink.Link, error) {
 		return added(&netlink.Vlan{LinkAttrs: e.above(), VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
@@ -267,12 +267,17 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 			}
 		}
 	}
+	note := w.kind
 	if w.more != nil {
-		if err := w.more(route); err != nil {
+		err := w.more(route)
+		if errors.Is(err, unix.ENOSYS) && !lab.whole {
+			note, err = fmt.Sprintf("%s (%v)", note, err), nil
+		}
+		if err != nil {
 			return "", err
 		}
 	}
-	return w.kind, route.sizes(w)
+	return note, route.sizes(w)
 }
 
 // build makes the cable and the devices of a way, with addresses.
