@@ -265,8 +265,8 @@ func TestRoutingRules(t *testing.T) {
 	})
 }
 
-// Where a rule for ports leads to a router whose link-layer address isn't known, the stack sends the packets: the kernel
-// would resolve a neighbour without the rule.
+// Where a rule for ports leads to a router whose link-layer address isn't known, the stack sends the packets: the
+// kernel would resolve a neighbour without the rule.
 func TestRoutingRulesUnresolved(t *testing.T) {
 	eachPolicyRelay(t, func(l *policyLab, r *policyRelay) {
 		router := map[int]string{4: "198.51.101.77", 6: "2001:db8:4::77"}[l.family]
