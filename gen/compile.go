@@ -1,13 +1,13 @@
 // Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its passes run in this order, one
 // file each:
 //
-//	state.go    settings, tables and sessions: types, layouts, hidden members
+//	state.go    settings, tables and sessions: types, layouts; with rowhops.go, hidden members for next hops
 //	groups.go   groups of receivers, events, and what spends credits
 //	program.go  one program: its stack becomes a tree of paths, one for each sequence of headers
 //	choose.go   headers that only rows can tell apart
 //	parse.go    one header on one path: where its fields are, what has to hold
 //	expr.go     expressions: names, types, ranges
-//	match.go    constraints as conditions
+//	match.go    constraints as conditions; with ranges.go
 //	rules.go    lookups, rules, actions
 //	congestion.go the hook without a packet
 //	fanout.go   one to many; with extent.go

@@ -2,7 +2,6 @@ package gen
 
 import (
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -14,8 +13,8 @@ import (
 )
 
 // This pass gives settings, tables and sessions their types and layouts. A layout is decided here once; C, Go and the
-// model all take it from the plan. Rows get hidden members: the hop of every endpoint that a program sends to (so that
-// the kernel needs no route lookup a packet), and the slot and generation that tie a session's row to its session.
+// model all take it from the plan. Rows of sessions get hidden members: the slot and generation that tie a row to its
+// session.
 
 const defaultSize = 1024
 
@@ -418,92 +417,6 @@ func (c *compiler) anotherRow(t, another *ir.Table, pos diag.Pos) {
 	}
 }
 
-// hops finds the endpoints of rows that a program sends to, and gives the rows a hop for each.
-func (c *compiler) hops(p *spec.Program) {
-	c.ruleHops(map[string]*ir.Table{}, p.Lookups, p.Rules)
-}
-
-func (c *compiler) ruleHops(outer map[string]*ir.Table, lookups []*spec.Lookup, rules []*spec.Rule) {
-	vars := maps.Clone(outer)
-	for _, l := range lookups {
-		vars[l.Var.Value] = c.tables[l.Table.Value]
-	}
-	for _, r := range rules {
-		for _, l := range r.Lookups {
-			vars[l.Var.Value] = c.tables[l.Table.Value]
-		}
-		for _, a := range r.Do {
-			switch {
-			case a.Kind == spec.ActFanOut:
-				if g := c.fanOuts[a.FanOut.Group.Value]; g != nil {
-					inner := maps.Clone(vars)
-					inner[receiver] = g.Receivers
-					c.ruleHops(inner, nil, a.FanOut.Rules)
-				}
-			case a.Kind == spec.ActSend && a.To != nil:
-				sendHop(vars, a)
-			}
-		}
-	}
-}
-
-// sendHop gives the row that a packet is sent to a hop.
-func sendHop(vars map[string]*ir.Table, a *spec.Action) {
-	t, to := rowMember(vars, a.To)
-	if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || to.Type.Levels > 0 || t.PerCPU ||
-		t.Kind == "array" || t.Kind == "lru" {
-		return // the kernel looks the route up
-	}
-	var from *ir.Member
-	if a.From != nil {
-		if ft, m := rowMember(vars, a.From); ft == t && sameRow(a.From, a.To) {
-			from = m
-		}
-	}
-	if hopOf(t, to, from) == nil {
-		t.Value.Members = append(t.Value.Members, &ir.Member{
-			Name: hopName(t, to), Type: ir.HopType, Hidden: true, To: to, From: from, Pos: to.Pos,
-		})
-	}
-}
-
-func sameRow(a, b *spec.Expr) bool { return a.Path[0].Value == b.Path[0].Value }
-
-// rowMember resolves an expression of the form ROW.MEMBER.
-func rowMember(vars map[string]*ir.Table, e *spec.Expr) (*ir.Table, *ir.Member) {
-	if e.Op != spec.OpName || len(e.Path) != 2 {
-		return nil, nil
-	}
-	t := vars[e.Path[0].Value]
-	if t == nil {
-		return nil, nil
-	}
-	return t, member(&t.Value, e.Path[1].Value)
-}
-
-// hopName is the name of the hidden member for a hop to an endpoint; a second one, for packets from elsewhere, has a
-// number.
-func hopName(t *ir.Table, to *ir.Member) string {
-	name := "hop_" + to.Name
-	for n := 2; slices.ContainsFunc(t.Value.Members, func(m *ir.Member) bool {
-		return m.Name == name && m.Hidden
-	}); n++ {
-		name = fmt.Sprintf("hop_%s_%d", to.Name, n)
-	}
-	return name
-}
-
-// hopOf returns the hidden member that holds the hop to an endpoint.
-func hopOf(t *ir.Table, to, from *ir.Member) *ir.Member {
-	i := slices.IndexFunc(t.Value.Members, func(m *ir.Member) bool {
-		return m.Type.Kind == ir.Hop && m.To == to && m.From == from
-	})
-	if i < 0 {
-		return nil
-	}
-	return t.Value.Members[i]
-}
-
 // layOut gives members their offsets: natural alignment for integers and hops, 2 for what is made of bytes. Sizes are
 // rounded up so that keys hash in whole words.
 func layOut(s *ir.Struct, round int) { layOutFrom(s, 0, round) }
@@ -520,105 +433,4 @@ func layOutFrom(s *ir.Struct, off, round int) {
 	if len(s.Members) == 1 && s.Members[0].Type.Kind == ir.Prefix {
 		s.Size = s.Members[0].Type.Size
 	}
-}
-
-func maxOf(bits int) uint64 {
-	if bits >= 64 {
-		return ^uint64(0)
-	}
-	return 1<<bits - 1
-}
-
-// bounds returns the smallest and largest value that a constraint on an integer allows, up to limit.
-func bounds(k *spec.Constraint, limit uint64) (lo, hi uint64, ok bool) {
-	rs := ranges(k, limit)
-	if len(rs) == 0 {
-		return 0, 0, false
-	}
-	return rs[0].Min, rs[len(rs)-1].Max, true
-}
-
-// ranges returns the values that a constraint on an integer allows, as sorted, disjoint ranges up to limit.
-func ranges(k *spec.Constraint, limit uint64) []ir.Range {
-	clip := func(lo, hi uint64) []ir.Range {
-		hi = min(hi, limit)
-		if lo > hi {
-			return nil
-		}
-		return []ir.Range{{Min: lo, Max: hi}}
-	}
-	v := k.Value.Int
-	switch k.Op {
-	case spec.IsEq:
-		return clip(v, v)
-	case spec.IsNe:
-		var rs []ir.Range
-		if v > 0 {
-			rs = clip(0, v-1)
-		}
-		if v < limit {
-			rs = append(rs, clip(v+1, limit)...)
-		}
-		return rs
-	case spec.IsLt:
-		if v == 0 {
-			return nil
-		}
-		return clip(0, v-1)
-	case spec.IsLe:
-		return clip(0, v)
-	case spec.IsGt:
-		if v == ^uint64(0) {
-			return nil
-		}
-		return clip(v+1, limit)
-	case spec.IsGe:
-		return clip(v, limit)
-	case spec.IsOr:
-		var rs []ir.Range
-		for _, a := range k.Args {
-			rs = append(rs, ranges(a, limit)...)
-		}
-		return normalise(rs)
-	case spec.IsAnd:
-		rs := clip(0, limit)
-		for _, a := range k.Args {
-			rs = intersect(rs, ranges(a, limit))
-		}
-		return rs
-	}
-	return nil
-}
-
-func normalise(rs []ir.Range) []ir.Range {
-	slices.SortFunc(rs, func(a, b ir.Range) int {
-		switch {
-		case a.Min < b.Min:
-			return -1
-		case a.Min > b.Min:
-			return 1
-		}
-		return 0
-	})
-	var out []ir.Range
-	for _, r := range rs {
-		if n := len(out); n > 0 && (r.Min <= out[n-1].Max || r.Min == out[n-1].Max+1) {
-			out[n-1].Max = max(out[n-1].Max, r.Max)
-			continue
-		}
-		out = append(out, r)
-	}
-	return out
-}
-
-func intersect(a, b []ir.Range) []ir.Range {
-	var out []ir.Range
-	for _, x := range a {
-		for _, y := range b {
-			if lo, hi := max(x.Min, y.Min), min(x.Max, y.Max); lo <= hi {
-				out = append(out, ir.Range{Min: lo, Max: hi})
-			}
-		}
-	}
-	return normalise(out)
 }
