@@ -471,6 +471,9 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if last.h.Trailer > 0 && w.header(last) != nil {
 		end = last.inner
 	}
+	if kept < len(w.hdrs) && moved { // what isn't written keeps its lengths, and all that they cover
+		end = w.hdrs[kept].old.inner
+	}
 	for i, in := range w.path[:len(w.path)-1] {
 		if in.h.Trailer > 0 && moved {
 			w.fail(codeResize, pos, "header %q has a trailer, and headers after it change", in.entry).

@@ -121,7 +121,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		s.NewPseudo = append(s.NewPseudo, now)
 		changed = changed || !sameTerm(was, now)
 	}
-	if k.Covers == "all" && rw.Trim {
+	if k.Covers == "all" && rw.Trim && i < w.kept() { // nothing of what is kept is cut off
 		if tail, odd, slack := w.tail(o, end); tail != nil {
 			s.Tail, s.TailEnd, s.TailOdd, s.TailMax = true, *tail, odd, slack
 			changed = true

@@ -446,7 +446,7 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = udp_end - 50;
+	__u64 payload_len = ip_end - 50;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
@@ -516,7 +516,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	/* do: [{send: via: "w.way"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = udp_end - 70;
+	__u64 payload_len = ip_end - 70;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
 	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))

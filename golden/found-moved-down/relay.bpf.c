@@ -399,7 +399,7 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_untag_multicast);
 	if (!fr_unicast_v4(ld32(named->from)))
 		return fr_up(skb, reason_untag_martian_destination);
-	__u64 payload_len = udp_end - (named_size_end + 4);
+	__u64 payload_len = ipv4_end - (named_size_end + 4);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
 	      ((partial >> 16) >= (named_size_end + 4) &&

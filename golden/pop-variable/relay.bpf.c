@@ -289,7 +289,7 @@ static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *dat
 		return fr_up(skb, reason_decapsulate_multicast);
 	if (!fr_unicast_v4(ld32(ipv4->dst)))
 		return fr_up(skb, reason_decapsulate_martian_destination);
-	__u64 payload_len = inside_end - (tun_options_end + 28);
+	__u64 payload_len = inner_end - (tun_options_end + 28);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 ||
 	      partial == (((tun_options_end + 20) << 16) | (tun_options_end + 26)) ||

@@ -365,6 +365,24 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, v
 	return fr_up(skb, reason_forward_not_ip);
 }
 
+static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
+				       __u64 ip_end, const __u32 at)
+{
+	struct hdr_udp *udp = data + at;
+
+	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = at + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_gso_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	return 0;
+}
+
 static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
 						  __u64 payload_len, struct val_tenants *t)
 {
@@ -407,10 +425,10 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	struct hdr_vlan *vlan = data + 14;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
 
 	if (check_ipv4(skb, data, data_end, 18, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 38, &udp_end))
+	    check_udp_2(skb, data, data_end, ip_end, 38))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
@@ -428,7 +446,7 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_gso_packet);
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = udp_end - 46;
+	__u64 payload_len = ip_end - 46;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
@@ -477,10 +495,10 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	struct hdr_ipv6 *ipv6 = data + 18;
 	struct hdr_vlan *vlan = data + 14;
 	struct hdr_udp *udp = data + 58;
-	__u64 ip_end, udp_end;
+	__u64 ip_end;
 
 	if (check_ipv6(skb, data, data_end, 18, &ip_end) ||
-	    check_udp(skb, data, data_end, ip_end, 58, &udp_end))
+	    check_udp_2(skb, data, data_end, ip_end, 58))
 		return TC_ACT_UNSPEC;
 
 	/* lookup: t: tenants: ["vlan.vid", "ip.dst"] */
@@ -499,7 +517,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
-	__u64 payload_len = udp_end - 66;
+	__u64 payload_len = ip_end - 66;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(58, 64) ||
 	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
@@ -525,24 +543,6 @@ static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void 
 	if (be16(&vlan->type) == 0x86dd)
 		return forward_vlan_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
-}
-
-static __always_inline int check_udp_2(struct __sk_buff *skb, void *data, void *data_end,
-				       __u64 ip_end, const __u32 at)
-{
-	struct hdr_udp *udp = data + at;
-
-	if ((void *)(udp + 1) > data_end || (at + sizeof(*udp)) > ip_end)
-		return fr_up(skb, reason_forward_truncated);
-	if (be16(&udp->length) < 8)
-		return fr_up(skb, reason_forward_udp_length);
-	__u64 udp_end = at + be16(&udp->length);
-	if (!(udp_end == ip_end || skb->gso_size == 0))
-		return fr_up(skb, reason_forward_gso_packet);
-	if (udp_end != ip_end)
-		return fr_up(skb, reason_forward_udp_length);
-
-	return 0;
 }
 
 static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
