@@ -1122,7 +1122,7 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 	/* do: [{push: {ipv4: {dscp: 0, ecn: 0, ttl: 5}, before: "inner"}}, {send: {from: "set... */
 	__u64 segment_front = fr_segment_front(skb);
 	if (!(skb->gso_size == 0 ||
-	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= udp_end)))
+	      (segment_front != 0 && skb->len <= 0xfff9 && skb->len <= inner_end)))
 		return fr_up(skb, reason_tunnel_gso_packet);
 	if (((ldv64(set_here) == 0 &&
 	      ldv32(set_here + 8) == 0xffff0000) != (ldv64(set_there) == 0 &&
@@ -1141,7 +1141,7 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tunnel_multicast);
 	if (!fr_unicast((void *)there))
 		return fr_up(skb, reason_tunnel_martian_destination);
-	__u64 payload_len = udp_end - 42;
+	__u64 payload_len = inner_end - 42;
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
 	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
