@@ -34,26 +34,7 @@ func TestGuideSpecs(t *testing.T) {
 		t.Fatalf("%d specs and %d pieces", len(specs), len(pieces))
 	}
 	for _, text := range specs {
-		s, diags := spec.Load("guide.md", []byte(text))
-		if err := diags.Err(); err != nil {
-			t.Fatal(err)
-		}
-		plan, diags := gen.Compile(s)
-		if err := diags.Err(); err != nil {
-			t.Fatal(err)
-		}
-		if err := spectest.Check(s, plan).Err(); err != nil {
-			t.Fatal(err)
-		}
-		outcomes := spectest.Model(t.Context(), s, plan)
-		if len(outcomes) == 0 {
-			t.Errorf("no test in\n%s", text)
-		}
-		for _, o := range outcomes {
-			if o.Status != spectest.Passed {
-				t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Fields)
-			}
-		}
+		passes(t, "guide.md", text)
 	}
 	words := func(text string) string { return strings.Join(strings.Fields(text), " ") }
 	whole := words(specs[1])
@@ -62,6 +43,44 @@ func TestGuideSpecs(t *testing.T) {
 			t.Errorf("not in the whole spec:\n%s", p)
 		}
 	}
+}
+
+// passes compiles a spec of a document, and runs its tests.
+func passes(t *testing.T, name, text string) {
+	t.Helper()
+	s, diags := spec.Load(name, []byte(text))
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	plan, diags := gen.Compile(s)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := spectest.Check(s, plan).Err(); err != nil {
+		t.Fatal(err)
+	}
+	outcomes := spectest.Model(t.Context(), s, plan)
+	if len(outcomes) == 0 {
+		t.Errorf("no test in\n%s", text)
+	}
+	for _, o := range outcomes {
+		if o.Status != spectest.Passed {
+			t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Fields)
+		}
+	}
+}
+
+// The spec of the document about tunnels passes its tests.
+func TestTunnelSpec(t *testing.T) {
+	text, err := os.ReadFile("tunnels.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs := regexp.MustCompile("(?s)```cue\n(name: .*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(specs) != 1 {
+		t.Fatalf("%d specs", len(specs))
+	}
+	passes(t, "tunnels.md", specs[0][1])
 }
 
 // The first part of the guide adapts the spec that `init` writes. Its wrong step gets the message that is shown,
