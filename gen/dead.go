@@ -16,7 +16,7 @@ import (
 // trace says where in the plan the rules and headers of a program are: once for each path that has them.
 type trace struct {
 	rules   map[*spec.Rule][][]ir.Stmt // what came of a rule's actions
-	behind  map[*spec.Rule][]*spec.Rule
+	after   map[*spec.Rule][]*spec.Rule
 	headers map[place][]ir.Stmt // what comes of packets that have a header
 	places  []place             // the keys of headers, in the order of the stack
 }
@@ -29,7 +29,7 @@ type place struct {
 
 func newTrace() *trace {
 	return &trace{
-		rules: map[*spec.Rule][][]ir.Stmt{}, behind: map[*spec.Rule][]*spec.Rule{}, headers: map[place][]ir.Stmt{},
+		rules: map[*spec.Rule][][]ir.Stmt{}, after: map[*spec.Rule][]*spec.Rule{}, headers: map[place][]ir.Stmt{},
 	}
 }
 
@@ -40,11 +40,11 @@ func (t *trace) applied(r *spec.Rule, stmts []ir.Stmt) {
 	}
 }
 
-// took notes that a rule takes all packets of a path, so that the rules behind it aren't compiled there.
-func (t *trace) took(r *spec.Rule, behind []*spec.Rule) {
-	for _, later := range behind {
-		if !slices.Contains(t.behind[later], r) {
-			t.behind[later] = append(t.behind[later], r)
+// took notes that a rule takes all packets of a path, so that the rules after it aren't compiled there.
+func (t *trace) took(r *spec.Rule, after []*spec.Rule) {
+	for _, later := range after {
+		if !slices.Contains(t.after[later], r) {
+			t.after[later] = append(t.after[later], r)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func (d *dead) ends(stmts []ir.Stmt) bool {
 }
 
 func (d *dead) rule(r *spec.Rule) {
-	came, front := d.trace.rules[r], d.trace.behind[r]
+	came, front := d.trace.rules[r], d.trace.after[r]
 	switch {
 	case len(came) > 0:
 		w := d.diags.Warn(codeNever, r.Pos, "this rule never applies: nothing that it asks for is left for it")

@@ -33,6 +33,28 @@ func hostOf(e *spec.StackEntry, path []*layer) *layer {
 	return path[i]
 }
 
+// encloses reports whether a header of a path is another one or inside of it, and so doesn't begin after its payload.
+func (p *program) encloses(outer, in *layer, path []*layer) bool {
+	for i := slices.Index(path, in); i >= 0; i-- {
+		if path[i] == outer {
+			return true
+		}
+		for host := p.host(path[i], path); host != nil; host = p.host(path[i], path) {
+			if host == outer {
+				return false
+			}
+			i = slices.Index(path, host) // what that one is inside of, this one is, too
+		}
+	}
+	return false
+}
+
+// host returns the header of a path after whose payload one of its headers begins, or nil.
+func (p *program) host(in *layer, path []*layer) *layer {
+	i := slices.IndexFunc(p.src.Stack, func(e *spec.StackEntry) bool { return e.Var.Value == in.entry })
+	return hostOf(p.src.Stack[i], path)
+}
+
 // checkFollowers reports entries that can't begin where they say.
 func (p *program) checkFollowers() {
 	for i, e := range p.src.Stack {

@@ -196,8 +196,8 @@ func varOf(x ir.Expr) *ir.Var {
 	return nil
 }
 
-// coveredTerms sums up what changes from a header on: fields of headers that stay, headers that go and headers that
-// come.
+// coveredTerms sums up what changes in a header and in what it encloses: fields of headers that stay, headers that go
+// and headers that come.
 func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 	for _, n := range w.hdrs[i:] {
 		if n.old == nil {
@@ -208,6 +208,9 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 					s.NewTerms = append(s.NewTerms, newSum(w.computed[n], p, o.off))
 				}
 			}
+			continue
+		}
+		if !w.encloses(o.old, n.old, w.path) {
 			continue
 		}
 		was, now := w.keptTerms(n, o, s.Swap != nil)

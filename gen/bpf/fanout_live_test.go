@@ -160,7 +160,7 @@ func TestCopies(t *testing.T) {
 								t.Errorf("%v\n%x", err, f.Data)
 							}
 							if f.Partial && !offload[1] {
-								t.Error("a checksum is pending behind a device without offload")
+								t.Error("a checksum is partial after a device without offload")
 							}
 						}
 					})

@@ -213,7 +213,7 @@ func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 				t.Errorf("at the %s: %v\n%x", name, err, f.Data)
 			}
 			if f.Partial && !offload[1] {
-				t.Errorf("at the %s: a checksum is pending behind a device without offload", name)
+				t.Errorf("at the %s: a checksum is partial after a device without offload", name)
 			}
 		}
 	}
