@@ -74,8 +74,8 @@ func (p *program) checkFollowers() {
 		if first := p.follower(e.After.Value); first != e {
 			p.diags.Add(codeStack, e.After.Pos, "%q and %q both begin after the payload of %q", first.Var.Value,
 				e.Var.Value, e.After.Value).
-				WithHint("alternatives are one entry: {%s: [\"…\", \"…\"], after: %q}; what comes after %s says so: "+
-					"after: %q", first.Var.Value, e.After.Value, first.Var.Value, first.Var.Value)
+				WithHint("alternatives are one entry: {%s: [\"…\", \"…\"], after: %q}; what comes after %s says "+
+					"so: after: %q", first.Var.Value, e.After.Value, first.Var.Value, first.Var.Value)
 			continue
 		}
 		for _, h := range p.choices(p.src.Stack[n]) {

@@ -289,7 +289,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		pre.cover(s.Pos, t.Value, t.Len, t.OddIf)
 	}
 	same, pseudo := pre.summands(sameNow), pre.summands(samePseudo)
-	full, pending := "FR_ZERO"+plusSum(pre.add, slices.Concat(same, pseudo)), ""
+	full, partial := "FR_ZERO"+plusSum(pre.add, slices.Concat(same, pseudo)), ""
 	old := ""
 	if !s.Fresh {
 		old = pre.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", pre.place(s.Old))}, s.Name, s.Pos)
@@ -297,7 +297,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		minus, add := cancel(slices.Concat(was, wasPseudo), slices.Concat(same, pseudo))
 		full = fmt.Sprintf("fr_sum_of(%s)%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
 		minus, add = cancel(wasPseudo, pseudo)
-		pending = fmt.Sprintf("FR_ZERO + %s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
+		partial = fmt.Sprintf("FR_ZERO + %s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
 		if kind != "" {
 			kind = fmt.Sprintf("fr_sum_kind(skb, %s, %s, fr_fold(%s))", pre.offset(s.Old), old, pre.add(wasPseudo))
 			if s.Absent {
@@ -305,7 +305,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 			}
 		}
 	}
-	key := kind + "\n" + full + "\n" + pending
+	key := kind + "\n" + full + "\n" + partial
 	i, known := n.rests[key]
 	if !known {
 		i = len(n.rests)
@@ -319,7 +319,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		if !known {
 			pre.stopIf(s.Pos, kind+" == FR_SUM_FAULT", pre.fx.undo, pre.up(n.NoRoom))
 		}
-		full = fmt.Sprintf("%s == FR_SUM_PARTIAL ? %s : %s", kind, pending, full)
+		full = fmt.Sprintf("%s == FR_SUM_PARTIAL ? %s : %s", kind, partial, full)
 	}
 	rest := n.keep("__u64", name("rest"), full)
 

@@ -85,18 +85,18 @@ func TestOwnTransport(t *testing.T) {
 	needs.Root(t)
 	for _, size := range []int{1, 2, 4, 6, 8} {
 		u := compileText(t, "own.cue", []byte(ownTransport(size)), nil)
-		for _, pending := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%d bytes, pending %v", size, pending), func(t *testing.T) {
-				eachWay(t, func(t *testing.T) { ownTransportOn(t, u, size, pending) })
+		for _, partial := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d bytes, partial %v", size, partial), func(t *testing.T) {
+				eachWay(t, func(t *testing.T) { ownTransportOn(t, u, size, partial) })
 			})
 		}
 	}
 }
 
-func ownTransportOn(t *testing.T, u *unit, size int, pending bool) {
+func ownTransportOn(t *testing.T, u *unit, size int, partial bool) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.ClientDev.SetTxChecksum(pending), line.RelayOut.SetTxChecksum(false))
+	must(t, line.ClientDev.SetTxChecksum(partial), line.RelayOut.SetTxChecksum(false))
 	relay := loadRelay(t, u, line.Relay)
 	must(t, relay.Table("t").Put([]any{line.ClientAddr.V4}, []any{line.PeerAddr.V4}))
 	must(t, relay.Program("up").Attach("eth0"))
@@ -112,7 +112,7 @@ func ownTransportOn(t *testing.T, u *unit, size int, pending bool) {
 		if _, err := atClient.WriteToUDPAddrPort(data, server); err != nil {
 			t.Fatal(err)
 		}
-		if pending {
+		if partial {
 			if got := received(t, "up", atRelay); !bytes.Equal(got, data) {
 				t.Fatalf("the stack got\n%x, want\n%x", got, data)
 			}
@@ -120,7 +120,7 @@ func ownTransportOn(t *testing.T, u *unit, size int, pending bool) {
 			t.Fatalf("the peer got\n%x, want\n%x", got, text)
 		}
 	}
-	want := map[bool]string{true: "partial_checksum", false: "sent"}[pending]
+	want := map[bool]string{true: "partial_checksum", false: "sent"}[partial]
 	if got := reasons(relay.Program("up")); got[want] != 20 {
 		t.Errorf("%v, want 20 %s", got, want)
 	}
@@ -462,18 +462,18 @@ func TestPassOtherFamily(t *testing.T) {
 	needs.Root(t)
 	u := compileText(t, "families.cue", []byte(families), nil)
 	for _, program := range []string{"open6", "open4", "wrap6", "wrap4"} {
-		for _, pending := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, pending %v", program, pending), func(t *testing.T) {
-				passOtherFamily(t, u, program, pending)
+		for _, partial := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, partial %v", program, partial), func(t *testing.T) {
+				passOtherFamily(t, u, program, partial)
 			})
 		}
 	}
 }
 
-func passOtherFamily(t *testing.T, u *unit, program string, pending bool) {
+func passOtherFamily(t *testing.T, u *unit, program string, partial bool) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.ClientDev.SetTxChecksum(pending))
+	must(t, line.ClientDev.SetTxChecksum(partial))
 	relay := loadRelay(t, u, line.Relay)
 	must(t, relay.Program(program).Attach("eth0"))
 	family := map[string]int{"open6": 6, "wrap6": 6, "open4": 4, "wrap4": 4}[program] // of what is inside
