@@ -39,7 +39,7 @@ func (p *program) encloses(outer, in *layer, path []*layer) bool {
 		if path[i] == outer {
 			return true
 		}
-		for host := p.host(path[i], path); host != nil; host = p.host(path[i], path) {
+		for host := p.host(path[i], path[:i]); host != nil; host = p.host(path[i], path[:i]) {
 			if host == outer {
 				return false
 			}
@@ -49,10 +49,10 @@ func (p *program) encloses(outer, in *layer, path []*layer) bool {
 	return false
 }
 
-// host returns the header of a path after whose payload one of its headers begins, or nil.
-func (p *program) host(in *layer, path []*layer) *layer {
+// host returns the header after whose payload a header begins, of those in front of it, or nil.
+func (p *program) host(in *layer, front []*layer) *layer {
 	i := slices.IndexFunc(p.src.Stack, func(e *spec.StackEntry) bool { return e.Var.Value == in.entry })
-	return hostOf(p.src.Stack[i], path)
+	return hostOf(p.src.Stack[i], front)
 }
 
 // checkFollowers reports entries that can't begin where they say.
