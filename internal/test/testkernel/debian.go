@@ -22,13 +22,13 @@ type Source struct {
 	Arch   Arch
 }
 
-// Sources are all kernels that are tested, oldest first, and the other architecture last.
+// Sources are all kernels that are tested: first the other architecture, which takes the longest, then from the oldest on.
 var Sources = []Source{
+	{"arm64", "bookworm", "6.1", ARM64},
 	{"bullseye", "bullseye", "5.10", AMD64},
 	{"bookworm", "bookworm", "6.1", AMD64},
 	{"trixie", "trixie", "6.12", AMD64},
 	{"sid", "sid", "", AMD64},
-	{"arm64", "bookworm", "6.1", ARM64},
 }
 
 func (s Source) String() string { return fmt.Sprintf("the %s kernel of Debian %s", s.Arch, s.Suite) }
