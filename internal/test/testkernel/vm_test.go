@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,10 +29,19 @@ done
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
+func source(t *testing.T, name string) testkernel.Source {
+	t.Helper()
+	i := slices.IndexFunc(testkernel.Sources, func(s testkernel.Source) bool { return s.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no kernel %q", name)
+	}
+	return testkernel.Sources[i]
+}
+
 func TestBoot(t *testing.T) {
 	const whole = `printf '{"kernel":"6.1.0"}\r\n{"spec":"a","check":"load"}\r\n{"done":true}\r\n' >$report; `
 	timeUp := errors.New("its time is over")
-	amd64, arm64 := testkernel.Sources[1], testkernel.Sources[4]
+	amd64, arm64 := source(t, "bookworm"), source(t, "arm64")
 	for _, test := range []struct {
 		name, script string
 		want         error
@@ -92,7 +102,7 @@ func TestFetchFromCache(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), record, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	source := testkernel.Sources[1]
+	source := source(t, "bookworm")
 	k, err := testkernel.Fetch(t.Context(), source, cache, func(text string) { t.Errorf("it says %q", text) })
 	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || k.Image() != filepath.Join(dir, "vmlinuz") {
 		t.Fatalf("%+v, %v", k, err)
