@@ -22,7 +22,8 @@ type Source struct {
 	Arch   Arch
 }
 
-// Sources are all kernels that are tested: first the other architecture, which takes the longest, then from the oldest on.
+// Sources are all kernels that are tested: first the other architecture, which takes the longest, then from the oldest
+// on.
 var Sources = []Source{
 	{"arm64", "bookworm", "6.1", ARM64},
 	{"bullseye", "bullseye", "5.10", AMD64},

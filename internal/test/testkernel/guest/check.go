@@ -145,8 +145,8 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 	return collection, nil
 }
 
-// loadWith loads the object, whose programs may learn of packets by some methods only. Where that leaves the same methods,
-// of those that the kernel has, as before, it loads nothing.
+// loadWith loads the object, whose programs may learn of packets by some methods only. Where these come to the same as
+// before, of those that the kernel has, it loads nothing.
 func (r *relay) loadWith(allowed skbfacts.Ways, before map[skbfacts.Ways]bool) (*ebpf.Collection, error) {
 	skbfacts.Allowed = allowed
 	defer func() { skbfacts.Allowed = skbfacts.All }()
