@@ -391,8 +391,14 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 		return was, now, false
 	}
 	was = pseudoTerm(v)
-	if e.Op == spec.OpInt || e.Op == spec.OpCall && !rw.Trim && rw.NewFront == rw.OldFront {
+	switch {
+	case e.Op == spec.OpInt, e.Op == spec.OpCall && !rw.Trim && rw.NewFront == rw.OldFront:
 		return was, was, true
+	case e.Op == spec.OpCall: // what is kept has as many bytes as before, whatever follows it
+		h := w.meant(o, i, e.Args[0].Path[0].Value)
+		if h != nil && slices.Index(w.hdrs, h) >= w.kept() {
+			return was, was, true
+		}
 	}
 	now, ok = w.pseudoNow(e, i, o, rw)
 	if !ok {
@@ -409,17 +415,11 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 // pseudoNow gives one summand of the pseudo-header of the i-th header, in the packet that leaves. checkHeaders has made
 // sure of its form.
 func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (ir.Term, bool) {
-	enclosing := func(name string) *outHeader {
-		if name == o.h.Name.Value {
-			return o
-		}
-		return w.enclosing(i, name)
-	}
 	switch e.Op {
 	case spec.OpInt:
 		return pseudoTerm(val{t: ir.UintType(64), x: num(e.Int), max: e.Int}), true
 	case spec.OpCall:
-		h := enclosing(e.Args[0].Path[0].Value)
+		h := w.meant(o, i, e.Args[0].Path[0].Value)
 		if h == nil {
 			return ir.Term{}, false
 		}
@@ -427,7 +427,7 @@ func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) 
 	}
 	h, name := o, e.Path[len(e.Path)-1].Value
 	if len(e.Path) == 2 {
-		h = enclosing(e.Path[0].Value)
+		h = w.meant(o, i, e.Path[0].Value)
 	}
 	if h == nil {
 		return ir.Term{}, false
@@ -469,6 +469,14 @@ func pseudoTerm(v val) ir.Term {
 		size = v.field.f.Bytes
 	}
 	return ir.Term{Value: v.x, Size: size}
+}
+
+// meant returns the i-th header, o, if a name stands for it, or the nearest one around it that the name stands for.
+func (w *rewriter) meant(o *outHeader, i int, name string) *outHeader {
+	if name == o.h.Name.Value {
+		return o
+	}
+	return w.enclosing(i, name)
 }
 
 // enclosing returns the nearest header in front of the i-th that a name stands for.
