@@ -44,7 +44,7 @@ func main() {
 	}
 	kernels := flag.String("kernels", strings.Join(names, ","), "which kernels to test")
 	relays := flag.String("relays", everyRelay, "which relays to test: folders of the module, with *")
-	packets := flag.Int("packets", 3000, "random packets for each relay on each kernel")
+	packets := flag.Int("packets", 1000, "random packets for each relay on each kernel")
 	limit := flag.Duration("limit", 25*time.Minute, "how long a kernel may take")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
