@@ -13,6 +13,7 @@
 //	fanout.go   one to many; with extent.go
 //	effects.go  names for values, numbers that are allocated, lists of elements
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
+//	push.go     headers that are taken out and put in
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //	unused.go   warnings: what is declared and not used
 //	dead.go     warnings: what no packet gets to

@@ -115,7 +115,7 @@ func (n *Network) cable(device int, c Config) error {
 		netip.AddrFrom4([4]byte{169, 254, 254, byte(1 + device)}),
 		netip.AddrFrom16([16]byte{0: 0xfd, 3: 0xfe, 15: byte(1 + device)}),
 	} {
-		addr := &netlink.Addr{IPNet: whole(a)}
+		addr := &netlink.Addr{IPNet: netlink.NewIPNet(a.AsSlice())}
 		if a.Is6() {
 			addr.Flags = unix.IFA_F_NODAD
 		}
@@ -166,10 +166,6 @@ func (n *Network) route(to netip.Prefix, gateway netip.Addr, device int) error {
 		return fmt.Errorf("route %v: %w", to, err)
 	}
 	return nil
-}
-
-func whole(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
 // noIPv6 reports whether an error says that the kernel has no IPv6.

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -40,7 +39,8 @@ func (w *wayRoute) ruled(f *flow) error {
 		gateway, family = l.PeerAddr.V6, netlink.FAMILY_V6
 	}
 	route := &netlink.Route{
-		LinkIndex: l.RelayOut.Index, Table: table, Dst: whole(f.peerAddr.Addr()), Gw: gateway.AsSlice(),
+		LinkIndex: l.RelayOut.Index, Table: table, Gw: gateway.AsSlice(),
+		Dst: netlink.NewIPNet(f.peerAddr.Addr().AsSlice()),
 	}
 	if err := l.Relay.Do(func() error { return netlink.RouteAdd(route) }); err != nil {
 		return fmt.Errorf("a route: %w", err)
@@ -79,11 +79,6 @@ func (w *wayRoute) ruled(f *flow) error {
 
 func port(a netip.AddrPort) *netlink.RulePortRange {
 	return netlink.NewRulePortRange(a.Port(), a.Port())
-}
-
-// whole is the prefix of one address.
-func whole(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
 // leaves waits until the flow's next hop is on a link, and sends to the peer by it.
@@ -160,7 +155,7 @@ func protect(relay, peer netip.Addr, here bool) error {
 			Aead: &netlink.XfrmStateAlgo{Name: "rfc4106(gcm(aes))", Key: make([]byte, 20), ICVLen: 128},
 		}
 		policy := &netlink.XfrmPolicy{
-			Src: whole(src), Dst: whole(dst), Dir: netlink.XFRM_DIR_IN,
+			Src: netlink.NewIPNet(state.Src), Dst: netlink.NewIPNet(state.Dst), Dir: netlink.XFRM_DIR_IN,
 			Tmpls: []netlink.XfrmPolicyTmpl{{
 				Src: state.Src, Dst: state.Dst, Proto: state.Proto, Mode: state.Mode, Reqid: reqid,
 			}},

@@ -1,0 +1,289 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass takes headers out and puts headers in. What the spec doesn't say of a header that is put in follows from
+// its declaration and from what comes after it.
+
+// pop takes a header out.
+func (w *rewriter) pop(a *spec.Action) {
+	in, known := w.find(a.Header.Value)
+	if in == nil {
+		if !known {
+			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+				w.visible())
+		}
+		return // an optional header that isn't there
+	}
+	w.remove(in, a.ZeroChecksum, a.Header.Pos)
+}
+
+func (w *rewriter) remove(in *layer, zero bool, pos diag.Pos) {
+	if in.meta {
+		w.popTag = true
+		return
+	}
+	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
+	if i < 0 {
+		w.fail(codePush, pos, "header %q is popped twice", in.entry)
+		return
+	}
+	for _, pl := range in.order {
+		if k := pl.f.Checksum; k != nil && k.Offloaded {
+			w.verifyWhole(in, pl, zero, pos)
+		}
+	}
+	if w.summedUp(in) {
+		w.summed++
+	}
+	for _, f := range in.h.Fields {
+		if set, ok := w.hdrs[i].sets[f.Name.Value]; ok {
+			w.fail(codeTarget, set, "field %q can't be set: its header is taken out", f.Name.Value).
+				WithRelated(pos, "it is taken out here").
+				WithHint("leave one of them out")
+		}
+	}
+	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
+	if in.h.Metadata == "vlan" && i == 1 && in.off.Base == nil {
+		w.popOuter(in, pos)
+		return
+	}
+	w.resized = true
+}
+
+// popOuter has the kernel take the outermost tag out of the frame. It would move a tag after it into the packet's
+// metadata, and all that follows with it, so there must not be one.
+func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
+	at := slices.Index(w.path, in)
+	var next *spec.Header
+	if at+1 < len(w.path) {
+		next = w.path[at+1].h
+	}
+	if w.popInner || next != nil && next.Metadata == "vlan" {
+		w.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or after it", in.entry).
+			WithHint("of two tags in the frame none can be taken out")
+		return
+	}
+	w.popInner = true
+	if next != nil && len(next.After) > 0 {
+		return // the tag says that something else follows
+	}
+	typ := &ir.Load{Off: plus(in.off, 2), Bits: 16, Field: in.h.Name.Value + ".type"}
+	other := w.went("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
+	w.guard(bin(ir.Ne, typ, num(0x8100)), other, pos)
+	w.guard(bin(ir.Ne, typ, num(0x88A8)), other, pos)
+}
+
+// push puts a header in.
+func (w *rewriter) push(a *spec.Action) {
+	h := w.headers[a.Header.Value]
+	if h == nil {
+		suggest(w.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value, w.headerNames())
+		return
+	}
+	if fixedSize(h) < 0 {
+		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
+			WithRelated(h.Name.Pos, "the header is declared here")
+		return
+	}
+	if h.Trailer > 0 {
+		w.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
+			h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
+		return
+	}
+	o := &outHeader{
+		h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
+		size: fixedSize(h), pos: a.Header.Pos,
+	}
+	at := len(w.hdrs)
+	if a.Before != nil {
+		in, _ := w.find(a.Before.Value)
+		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
+		if at < 0 || at == 0 && w.out.L2 {
+			suggest(w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
+				a.Before.Value, w.visible())
+			return
+		}
+	}
+	for _, as := range a.Set {
+		name := as.Target.Path[0].Value
+		i := slices.IndexFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == name })
+		if i < 0 {
+			var names []string
+			for _, f := range h.Fields {
+				names = append(names, f.Name.Value)
+			}
+			suggest(w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
+				name, names).
+				WithRelated(h.Name.Pos, "the header is declared here")
+			continue
+		}
+		w.pushed(o, h.Fields[i], as)
+	}
+	w.hdrs = slices.Insert(slices.Clone(w.hdrs), at, o)
+	w.resized = true
+}
+
+// pushed gives a field of a pushed header the value that the spec gives.
+func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
+	if f.Checksum != nil && w.chooses(o, f, as) {
+		return
+	}
+	v, ok := w.withEffects(as.Value)
+	if !ok {
+		return
+	}
+	if f.Counts != nil || f.Checksum != nil {
+		w.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
+			WithHint("leave it out: lengths and checksums are always right")
+		return
+	}
+	if !w.takes(f, v, as) {
+		return
+	}
+	if f.Is != nil && f.Kind == spec.FieldUint {
+		rs := ranges(f.Is, maxOf(f.Bits))
+		if c, fixed := constant(v.x); fixed {
+			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
+				w.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
+					WithRelated(f.Is.Pos, "its values are declared here")
+			}
+		} else if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
+			f.Is); cond != nil {
+			w.guard(cond, w.unfit(o.h, f, impossible), as.Value.Pos)
+		}
+	}
+	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine:
+// fixed values, and what the next header announces. It reports a field that has none.
+func (w *rewriter) complete() bool {
+	ok := true
+	for _, o := range w.hdrs {
+		if o.index >= 0 {
+			continue
+		}
+		for _, f := range o.h.Fields {
+			_, given := o.vals[f.Name.Value]
+			switch {
+			case given || f.Counts != nil || f.Checksum != nil:
+			case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint && f.Is.Value.Kind == spec.LitInt:
+				o.vals[f.Name.Value] = num(f.Is.Value.Int)
+			case f.Origin != nil && f.Kind == spec.FieldUint:
+				o.vals[f.Name.Value] = num(*f.Origin)
+			default:
+				w.fail(codePush, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value, o.h.Name.Value).
+					WithRelated(f.Name.Pos, "the field is declared here")
+				ok = false
+			}
+		}
+	}
+	return ok
+}
+
+// announced returns the value that field f of parent has where next follows, or nil.
+func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
+	for _, a := range next.After {
+		if a.Parent.Value != parent.Name.Value {
+			continue
+		}
+		for _, m := range a.Match {
+			if m.Field.Path[0].Value == f.Name.Value && m.Is.Op == spec.IsEq && m.Is.Value.Kind == spec.LitInt {
+				return num(m.Is.Value.Int)
+			}
+			if m.Field.Path[0].Value == f.Name.Value && m.Is.Op == spec.IsOr && m.Is.Args[0].Op == spec.IsEq {
+				return num(m.Is.Args[0].Value.Int) // the first of several
+			}
+		}
+	}
+	return nil
+}
+
+// announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the
+// spec says what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
+// what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
+func (w *rewriter) announce() bool {
+	for i, a := range w.hdrs {
+		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
+		if gone := w.takenOut(i); gone != nil && !known {
+			if pl := announcer(a.old, w.path[a.index+1].h); pl != nil {
+				same := gone.fields[pl.f.Name.Value]
+				switch {
+				case a.vals[pl.f.Name.Value] != nil || isPort(a.h, pl.f):
+				case same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits:
+					a.vals[pl.f.Name.Value] = same.load
+				default:
+					w.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+						gone.entry, a.entry, pl.f.Name.Value).
+						WithRelated(gone.h.Name.Pos, "the header is declared here").
+						WithHint("set it after the pop, if it is known what follows then")
+					return false
+				}
+			}
+		}
+	}
+	for i := 1; i < len(w.hdrs); i++ {
+		a, b := w.hdrs[i-1], w.hdrs[i]
+		if a.old != nil && b.old != nil && b.index == a.index+1 {
+			continue
+		}
+		if len(b.h.After) == 0 {
+			continue
+		}
+		found := !a.h.Std || slices.ContainsFunc(b.h.After, func(e *spec.After) bool {
+			return e.Parent.Value == a.h.Name.Value && len(e.Match) == 0 // nothing announces it
+		})
+		for _, f := range a.h.Fields {
+			if x := announced(a.h, b.h, f); x != nil {
+				if set, given := a.sets[f.Name.Value]; given && a.old != nil {
+					w.fail(codeTarget, set, "field %q can't be set: it says which header follows, which is %q",
+						f.Name.Value, b.entry).
+						WithHint("leave it out: it follows from the headers that are pushed and popped")
+				}
+				if _, set := a.vals[f.Name.Value]; !set || a.old != nil {
+					a.vals[f.Name.Value] = x
+				}
+				found = true
+			}
+		}
+		if !found {
+			w.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
+				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
+			return false
+		}
+	}
+	return true
+}
+
+// isPort reports whether a field is the port of one of its header's endpoints.
+func isPort(h *spec.Header, f *spec.Field) bool {
+	return slices.ContainsFunc(h.Parts, func(p *spec.Part) bool {
+		return p.Port != nil && p.Port.Path[0].Value == f.Name.Value
+	})
+}
+
+// takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows
+// it, or nil.
+func (w *rewriter) takenOut(i int) *layer {
+	a := w.hdrs[i]
+	if a.old == nil {
+		return nil
+	}
+	end := len(w.path)
+	if i+1 < len(w.hdrs) && w.hdrs[i+1].index >= 0 {
+		end = w.hdrs[i+1].index
+	}
+	for _, in := range slices.Backward(w.path[a.index+1 : max(end, a.index+1)]) {
+		if !in.meta {
+			return in
+		}
+	}
+	return nil
+}
