@@ -112,6 +112,16 @@ func (c *carrier) push(f *frame) {
 	c.queue = append(c.queue, f)
 }
 
+// release lets go of what was held back for too long. Whoever calls it has read all frames that came: they may be those
+// that overtake.
+func (c *carrier) release() {
+	for len(c.held) > 0 && c.held[0].due+holdLimit <= now() {
+		c.counters.Alone++
+		c.push(c.held[0])
+		c.held = append(c.held[:0], c.held[1:]...)
+	}
+}
+
 func (c *carrier) take() *frame {
 	n := len(c.spare)
 	if n == 0 {
@@ -129,10 +139,6 @@ func now() time.Duration { return time.Since(started) }
 
 // leave sends the frames whose time has come, and returns when the next one's comes, or never.
 func (c *carrier) leave() (next time.Duration) {
-	for len(c.held) > 0 && c.held[0].due+holdLimit <= now() {
-		c.push(c.held[0])
-		c.held = append(c.held[:0], c.held[1:]...)
-	}
 	done := 0
 	for done < len(c.queue) {
 		at, n := now(), done
@@ -251,6 +257,7 @@ func carry(config string) error {
 		}
 		for i, d := range carriers {
 			if files[i].Revents == 0 {
+				d.release()
 				continue
 			}
 			n, err := d.in.read()

@@ -44,6 +44,7 @@ type Counters struct {
 	LostInBursts uint64
 	Duplicated   uint64
 	Reordered    uint64
+	Alone        uint64 // frames that were held back and left before enough packets had come to overtake them
 	Sent         uint64
 	Refused      uint64 // by the queue of the rate, or by a device that is down
 	Waiting      uint64 // at the moment of asking

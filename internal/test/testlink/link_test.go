@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -235,8 +236,8 @@ func TestDelay(t *testing.T) {
 }
 
 // expect returns the numbers of the datagrams that arrive, in their order: those that aren't lost, some twice, some
-// after later ones. It knows of the last ones that none follow.
-func expect(fates *Fates, count int) (order []int, lost int) {
+// after later ones. It knows of the last ones that too few follow; alone is how many these are.
+func expect(fates *Fates, count int) (order []int, lost, alone int) {
 	type copy struct{ n, after int }
 	var copies []copy
 	for n := range count {
@@ -262,8 +263,11 @@ func expect(fates *Fates, count int) (order []int, lost int) {
 	})
 	for _, c := range copies {
 		order = append(order, c.n)
+		if c.after >= count {
+			alone++
+		}
 	}
-	return order, lost
+	return order, lost, alone
 }
 
 func btoi(b bool) int {
@@ -292,10 +296,11 @@ func TestFatesOnTheLink(t *testing.T) {
 		a, b := listenUDP(t, l.A, addrA[4]), listenUDP(t, l.B, addrB[4])
 		fates := [2]*Fates{}
 		fates[0], fates[1] = c.Fates()
-		slow := false
+		slow, disorder, alone := false, "", 0
 		done := make(chan func(), 2)
 		for i, way := range [][2]*net.UDPConn{{a, b}, {b, a}} {
-			want, lost := expect(fates[i], count)
+			want, lost, last := expect(fates[i], count)
+			alone += last
 			go func() {
 				got := stream(t, way[0], way[1], count, len(want), rate, 200)
 				done <- func() {
@@ -304,7 +309,8 @@ func TestFatesOnTheLink(t *testing.T) {
 					}
 					for j := range got {
 						if got[j].n != want[j] {
-							t.Errorf("direction %d: datagram %d came in the place of %d", i, got[j].n, want[j])
+							disorder = fmt.Sprintf("direction %d: datagram %d came in the place of %d", i,
+								got[j].n, want[j])
 							break
 						}
 					}
@@ -321,6 +327,14 @@ func TestFatesOnTheLink(t *testing.T) {
 		(<-done)()
 		(<-done)()
 		s := stats(t, l)
+		// A sender that was stopped for as long as the link holds packets back: others left alone than the last ones.
+		stopped := s.FromA.Alone+s.FromB.Alone != uint64(alone)
+		if disorder != "" {
+			t.Log(disorder)
+			if !stopped {
+				t.Fail()
+			}
+		}
 		for _, share := range []struct {
 			name string
 			got  uint64
@@ -341,11 +355,11 @@ func TestFatesOnTheLink(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if t.Failed() || !slow {
+		if t.Failed() || !slow && !stopped {
 			return
 		}
 		if attempt == attempts {
-			t.Errorf("fewer than %d packets a second passed", atLeast)
+			t.Errorf("fewer than %d packets a second passed, or the sender was stopped, %d times", atLeast, attempts)
 			return
 		}
 	}
@@ -358,6 +372,9 @@ func TestHeldBackAlone(t *testing.T) {
 	got := stream(t, a, b, 1, 1, 1000, 100)
 	if len(got) == 1 && got[0].at.Sub(got[0].sent) < holdLimit-time.Millisecond {
 		t.Errorf("a packet that others have to overtake left after %v", got[0].at.Sub(got[0].sent))
+	}
+	if alone := stats(t, l).FromA.Alone; alone != 1 {
+		t.Errorf("%d packets left alone, not one", alone)
 	}
 }
 
