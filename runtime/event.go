@@ -194,7 +194,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		e := r.events
 		if e == nil {
-			yield(nil, fmt.Errorf("relay %q has no events", r.desc.Name))
+			yield(nil, r.noEvents())
 			return
 		}
 		e.begun.Store(true)
@@ -218,40 +218,61 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	}
 }
 
-// Pending iterates over the events that programs had begun when it was called. It doesn't sleep: at most it waits for a
-// program that is writing a record at this moment. So a server that reads a datagram from a socket, and then Pending,
-// knows all events of that datagram. Iterations take turns; f, the body of the loop, must not read events itself.
-func (r *Relay) Pending() iter.Seq[*Event] {
-	return func(yield func(*Event) bool) {
+// Pending iterates over the events that programs had begun when it was called. It doesn't sleep until there are any: it
+// waits for a program that is writing a record at this moment, and for the bodies of other such loops, since these take
+// turns. So a server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx
+// ends meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the
+// relay is closed, one that wraps [ErrClosed].
+//
+// The body of the loop must neither read events itself nor close the relay: [Relay.Close] waits for it.
+func (r *Relay) Pending(ctx context.Context) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
 		e := r.events
-		if e == nil || !e.reading.Lock(context.Background(), e.over) {
+		if e == nil {
+			yield(nil, r.noEvents())
 			return
 		}
-		e.begun.Store(true)
-		defer e.reading.Unlock()
-		defer e.ring.Release()
-		ev := &e.pending
-		for end := e.ring.End(); e.ring.Pos() < end && !e.ended.Load(); {
-			data, at, ok := e.ring.Next(ev.data[:0])
-			ev.data = data
-			switch {
-			case !ok:
-				goruntime.Gosched()
-			case e.decode(ev, at) && !yield(ev):
-				return
-			}
+		if err := e.readPending(ctx, yield); err != nil {
+			yield(nil, err)
 		}
-		e.forget()
-		e.trusted = 0
 	}
 }
+
+// readPending is Pending; it returns the error that is to be the last step.
+func (e *events) readPending(ctx context.Context, yield func(*Event, error) bool) error {
+	if !e.reading.Lock(ctx, e.over) {
+		return e.why(ctx, nil)
+	}
+	e.begun.Store(true)
+	defer e.reading.Unlock()
+	defer e.ring.Release()
+	ev := &e.pending
+	for end := e.ring.End(); ctx.Err() == nil && !e.ended.Load(); {
+		if e.ring.Pos() >= end {
+			e.forget()
+			e.trusted = 0
+			return nil
+		}
+		data, at, ok := e.ring.Next(ev.data[:0])
+		ev.data = data
+		switch {
+		case !ok:
+			goruntime.Gosched()
+		case e.decode(ev, at) && !yield(ev, nil):
+			return nil
+		}
+	}
+	return e.why(ctx, nil)
+}
+
+func (r *Relay) noEvents() error { return fmt.Errorf("relay %q has no events", r.desc.Name) }
 
 // AwaitEvents sleeps until there is an event to read, for a server that reads them by Pending. The error is that of
 // [Relay.Events].
 func (r *Relay) AwaitEvents(ctx context.Context) error {
 	e := r.events
 	if e == nil {
-		return fmt.Errorf("relay %q has no events", r.desc.Name)
+		return r.noEvents()
 	}
 	e.begun.Store(true)
 	defer context.AfterFunc(ctx, e.ring.Wake)()
@@ -264,7 +285,23 @@ func (r *Relay) AwaitEvents(ctx context.Context) error {
 // Quiesce returns when all packets that programs were processing when it was called have been processed: some
 // milliseconds. So packets of which a row is to be kept away are gone when it returns, and their events are in the
 // ring.
-func (r *Relay) Quiesce() error { return r.using(gracePeriod) }
+//
+// It waits for a grace period of RCU, which the kernel doesn't let anybody cancel. If ctx ends first, Quiesce returns
+// ctx's error: then packets from before may still be processed. One goroutine stays in that system call, with its
+// thread, until the grace period is over; nothing else is left, and [Relay.Close] waits for it.
+func (r *Relay) Quiesce(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.using(r.grace) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // release publishes what was read to the kernel, and to who may adopt the relay, unless another iteration is reading.
 func (e *events) release() {

@@ -33,7 +33,7 @@ const copyEvery = 20 * time.Millisecond
 func (r *Relay) CopyEvents(waiting int) (*EventCopies, error) {
 	e := r.events
 	if e == nil {
-		return nil, fmt.Errorf("relay %q has no events", r.desc.Name)
+		return nil, r.noEvents()
 	}
 	c := &EventCopies{events: e, from: e.ring.End(), max: max(waiting, 1), came: make(chan struct{}, 1)}
 	e.mu.Lock()

@@ -117,6 +117,8 @@ type Relay struct {
 	wg    sync.WaitGroup
 	sweep chan struct{} // wakes the goroutine that ends sessions
 
+	grace func() error // gracePeriod, or what a test has set in its place
+
 	// fault, where a test sets it, makes an operation on a session's row fail.
 	fault func(op, table string) error
 }
@@ -142,6 +144,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		opt:      opt,
 		log:      opt.Logger,
 		ns:       netns.None(),
+		grace:    gracePeriod,
 		sessions: map[uint32]*Session{},
 		open:     make([]int, len(desc.Sessions)),
 		qdiscs:   map[int]bool{},
@@ -326,8 +329,9 @@ func (r *Relay) abandon() {
 
 // Close ends the relay: its lease lapses at once, its programs are detached, its sessions are over. With
 // [Options.Linger], pins and attachments stay, and the kernel goes on forwarding for that long. Close takes no context,
-// since it waits for the kernel alone (a change of a group that has begun is finished, which takes some milliseconds),
-// never for packets or for functions of the caller. It may be called more than once.
+// since it waits for the kernel (a change of a group that has begun is finished, which takes some milliseconds) and for
+// the body of a loop over [Relay.Pending], never for packets or for other functions of the caller. It may be called
+// more than once.
 func (r *Relay) Close() error {
 	r.mu.Lock()
 	if r.closed {

@@ -3,6 +3,7 @@ package runtime
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -41,6 +42,105 @@ func TestWhyEventsEnd(t *testing.T) {
 	r = load(t, Options{})
 	if n, err := last(bg); n != 1 || err == nil {
 		t.Errorf("a relay without events: %d steps, %v", n, err)
+	}
+}
+
+// One over the events that there are does so, too, also where it waits for its turn.
+func TestWhyPendingEventsEnd(t *testing.T) {
+	r := loadGroups(t, Options{})
+	add(t, openGroup(t, r, 7), 1, 1)
+	// all returns how many events an iteration has. first runs in the body of its first step.
+	all := func(ctx context.Context, first func()) (n int, err error) {
+		for ev, e := range r.Pending(ctx) {
+			if (ev == nil) != (e != nil) || err != nil {
+				t.Errorf("event %v, error %v after %v", ev, e, err)
+			}
+			if err = e; err != nil {
+				continue
+			}
+			if n++; n == 1 {
+				first()
+			}
+		}
+		return n, err
+	}
+	nothing := func() {}
+	ctx, cancel := context.WithCancel(t.Context())
+	runOn(t, r, "fan", groupPacket(7, 0), 3)
+	if n, err := all(ctx, cancel); n != 1 || !errors.Is(err, context.Canceled) {
+		t.Errorf("the context ends in the first of three steps: %d events, %v", n, err)
+	}
+	if n, err := all(bg, nothing); n != 2 || err != nil {
+		t.Errorf("the next iteration: %d events, %v", n, err)
+	}
+	if n, err := all(ctx, nothing); n != 0 || !errors.Is(err, context.Canceled) {
+		t.Errorf("no event, and the context has ended: %d events, %v", n, err)
+	}
+
+	closed, turn := make(chan error), make(chan error)
+	runOn(t, r, "fan", groupPacket(7, 0), 1)
+	n, err := all(bg, func() {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if n, err := all(ctx, nothing); n != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("another one has its turn: %d events, %v", n, err)
+		}
+		go func() { _, err := all(bg, nothing); turn <- err }()
+		go func() { closed <- r.Close() }()
+		if err := receive(t, "the end of an iteration that waits for its turn", turn); !errors.Is(err, ErrClosed) {
+			t.Errorf("the relay is closed while an iteration waits for its turn: %v", err)
+		}
+	})
+	if n != 1 || !errors.Is(err, ErrClosed) {
+		t.Errorf("the relay is closed in the body of the loop: %d events, %v", n, err)
+	}
+	if err := receive(t, "the relay is closed", closed); err != nil {
+		t.Error(err)
+	}
+	if n, err := all(bg, nothing); n != 0 || !errors.Is(err, ErrClosed) {
+		t.Errorf("the relay is closed already: %d events, %v", n, err)
+	}
+	r = load(t, Options{})
+	if n, err := all(bg, nothing); n != 0 || err == nil {
+		t.Errorf("a relay without events: %d events, %v", n, err)
+	}
+}
+
+// Who waits for programs may stop; the wait in the kernel goes on, and Close waits for it.
+func TestQuiesceIsNotWaitedFor(t *testing.T) {
+	r := loadGroups(t, Options{})
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var left atomic.Bool
+	r.grace = func() error {
+		entered <- struct{}{}
+		<-leave
+		left.Store(true)
+		return nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- r.Quiesce(ctx) }()
+	receive(t, "the grace period begins", entered)
+	cancel()
+	if err := receive(t, "the end of the wait", done); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	if err := r.Quiesce(ctx); !errors.Is(err, context.Canceled) { // it asks the kernel for nothing
+		t.Errorf("a context that has ended: %v", err)
+	}
+	go func() { leave <- struct{}{} }()
+	if err := r.Close(); err != nil || !left.Load() {
+		t.Errorf("closed with a wait in the kernel: %v; it is over: %v", err, left.Load())
+	}
+	if err := r.Quiesce(bg); !errors.Is(err, ErrClosed) {
+		t.Errorf("the relay is closed: %v", err)
+	}
+
+	r = loadGroups(t, Options{})
+	refused := errors.New("refused")
+	r.grace = func() error { return refused }
+	if err := r.Quiesce(bg); !errors.Is(err, refused) {
+		t.Errorf("the kernel refuses: %v", err)
 	}
 }
 

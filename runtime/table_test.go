@@ -431,7 +431,7 @@ func translations(t *testing.T, r *Relay) (n int) {
 func TestDeleteDoesNotWait(t *testing.T) {
 	r := loadGroups(t, Options{})
 	entered, leave := make(chan struct{}), make(chan struct{})
-	r.spaces.grace = func() error {
+	r.grace = func() error {
 		entered <- struct{}{}
 		<-leave
 		return nil

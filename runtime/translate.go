@@ -151,12 +151,10 @@ type spaces struct {
 	dead     bool     // namespaces were released whose rows may still be there
 	retired  []uint32 // to be released after a grace period
 	retiring bool     // releaseRetired runs
-
-	grace func() error // waits for a grace period
 }
 
 func newSpaces(r *Relay, m *ebpf.Map) *spaces {
-	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}, grace: gracePeriod}
+	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}}
 }
 
 func (s *spaces) alloc() uint32 {
@@ -223,7 +221,7 @@ func (s *spaces) releaseRetired() {
 	for len(s.retired) > 0 {
 		n := len(s.retired)
 		s.mu.Unlock()
-		err := s.grace()
+		err := s.relay.grace()
 		if err != nil {
 			s.relay.log.Warn("translations of deleted rows take up room: waiting for programs failed",
 				"relay", s.relay.desc.Name, "error", err)

@@ -142,7 +142,10 @@ func TestCongestion(t *testing.T) {
 	}
 	reported := func(event string) func() bool {
 		return func() (found bool) {
-			for e := range relay.Pending() {
+			for e, err := range relay.Pending(t.Context()) {
+				if err != nil {
+					t.Fatal(err)
+				}
 				if e.Desc().Name == event {
 					id, found = e.Uint(0), true
 				}

@@ -95,7 +95,10 @@ func TestEventsTwice(t *testing.T) {
 		t.Error("the client took the events out of the ring")
 	}
 	read := 0
-	for range l.relay.Pending() {
+	for _, err := range l.relay.Pending(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		read++
 	}
 	if read < 4 {

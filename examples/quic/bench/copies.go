@@ -60,12 +60,18 @@ func measureCopiesTo(n, rounds int) (c fanout.Copy, err error) {
 		Variant: fanout.Relay, Program: relay.Streams.Kernel(), Next: func([]byte) {},
 		After: func(copies int) error {
 			told := 0
-			return testnet.Until(time.Second, "a record for each copy", func() bool {
-				for range relay.Pending() {
+			var failed error
+			err := testnet.Until(time.Second, "a record for each copy", func() bool {
+				for _, err := range relay.Pending(context.Background()) {
+					if err != nil {
+						failed = err
+						return true
+					}
 					told++
 				}
 				return told >= copies
 			})
+			return errors.Join(failed, err)
 		},
 	}
 	c = fanout.Copy{Receivers: n, Size: len(t.Payload)}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -74,7 +75,7 @@ func newWorld(seed uint64) *world {
 		config:  Config{Window: w.window, Backlog: 5000 + r.IntN(20000)},
 		dropper: newDropper(), read: w.read,
 	}
-	s.quiesce = func() error {
+	s.quiesce = func(context.Context) error {
 		for len(w.running) > 0 {
 			w.send(0)
 		}
@@ -359,7 +360,7 @@ func (w *world) step() {
 	case 2:
 		w.handle()
 	case 3:
-		_ = w.feed.server.quiesce() // no program runs for milliseconds
+		_ = w.feed.server.quiesce(context.Background()) // no program runs for milliseconds
 		w.now = w.now.Add(time.Duration(w.r.IntN(50)) * time.Millisecond)
 		w.feed.tick(w.now)
 	case 4:
@@ -385,7 +386,7 @@ func (w *world) step() {
 		d := w.feed.server.dropper
 		all := d.take()
 		n := w.r.IntN(len(all) + 1) // the others come later
-		w.feed.server.end(all[:n])
+		w.feed.server.end(context.Background(), all[:n])
 		d.drops = all[n:]
 	}
 }
@@ -415,7 +416,7 @@ func TestCredits(t *testing.T) {
 				w.lost = append(w.lost, frame{id: id, offset: at, data: make([]byte, end-at), fin: true})
 			}
 			w.socket = append(w.socket, w.lost...)
-			_ = w.feed.server.quiesce()
+			_ = w.feed.server.quiesce(context.Background())
 			for len(w.socket) > 0 {
 				w.handle()
 			}
@@ -427,7 +428,7 @@ func TestCredits(t *testing.T) {
 				}
 			}
 			for all := w.feed.server.dropper.take(); len(all) > 0; all = w.feed.server.dropper.take() {
-				w.feed.server.end(all)
+				w.feed.server.end(context.Background(), all)
 			}
 			w.user.pump(w.now)
 			copies, given = copies+w.copies, given+w.given

@@ -39,7 +39,8 @@ func load(config Config) (_ *quicrelay.Relay, err error) {
 		}
 		err = errors.Join(err, relay.Dropped.Delete(e.Key))
 	}
-	for range relay.Pending() { // they are about connections that are over
+	for _, bad := range relay.Pending(context.Background()) { // they are about connections that are over
+		err = errors.Join(err, bad)
 	}
 	for _, name := range config.Interfaces {
 		err = errors.Join(err, attach(relay, name))
@@ -224,13 +225,13 @@ func (s *Server) runDropper(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-s.dropper.kick:
-			s.end(s.dropper.take())
+			s.end(ctx, s.dropper.take())
 		}
 	}
 }
 
 // end ends streams that were given up.
-func (s *Server) end(all []drop) {
+func (s *Server) end(ctx context.Context, all []drop) {
 	kernel := false
 	for _, d := range all {
 		d.of.feed.mu.Lock()
@@ -244,8 +245,10 @@ func (s *Server) end(all []drop) {
 		d.of.feed.mu.Unlock()
 	}
 	if kernel {
-		if err := s.quiesce(); err != nil {
-			s.log.Error("waiting for the kernel's programs", "error", err)
+		if err := s.quiesce(ctx); err != nil {
+			if ctx.Err() == nil { // else the server closes, and all connections with it
+				s.log.Error("waiting for the kernel's programs", "error", err)
+			}
 			return
 		}
 		s.read()

@@ -48,8 +48,8 @@ type Server struct {
 	socket    *socket
 	transport *quic.Transport
 	listener  *quic.Listener
-	read      func()       // reads the events up to where they are now
-	quiesce   func() error // waits until programs that run now have ended
+	read      func()                          // reads the events up to where they are now
+	quiesce   func(ctx context.Context) error // waits until programs that run now have ended
 	stop      context.CancelFunc
 	running   sync.WaitGroup
 	dropper   *dropper
@@ -302,7 +302,14 @@ func (s *Server) drain() {
 	}
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	for e := range s.relay.Pending() {
+	// Nobody else reads events, so there is nothing to wait for. When the server closes, they count to the end.
+	for e, err := range s.relay.Pending(context.Background()) {
+		if err != nil {
+			if !errors.Is(err, runtime.ErrClosed) {
+				s.log.Error("reading events", "error", err)
+			}
+			return
+		}
 		switch e := e.(type) {
 		case quicrelay.SentEvent:
 			s.mu.Lock()

@@ -622,12 +622,18 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Pending iterates over the events that programs had begun when it was called, without sleeping: a server that reads
-// a datagram from a socket, and then Pending, knows all events of that datagram.
-func (r *Relay) Pending() iter.Seq[Event] {
-	return func(yield func(Event) bool) {
-		for e := range r.rt.Pending() {
-			if !yield(typedEvent(e)) {
+// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any:
+// a server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
+// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the
+// relay is closed, one that wraps runtime.ErrClosed.
+func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for e, err := range r.rt.Pending(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(typedEvent(e), nil) {
 				return
 			}
 		}
