@@ -15,69 +15,148 @@ import (
 type Always struct {
 	Reason *ir.Reason // the name that it is counted by
 	Such   []string   // not_X: what may be there in its place
+	In     []string   // the headers of such packets, where rules take others
 	But    string     // what is taken all the same; "" where nothing is
 }
 
-// butTunnels is what a check of GSO packets takes whose segments are packets of a tunnel.
-const butTunnels = "but not where each segment begins with a tunnel's headers"
+// How much a check of a reason stops: a greater one stops more.
+type strength int
+
+const (
+	unchecked strength = iota
+	uncut              // GSO packets that can't enter a tunnel
+	unless             // GSO packets but those whose segments are packets of a tunnel
+	all
+)
+
+var exceptions = map[strength]string{
+	uncut:  "but not where the kernel can cut it in its tunnel: TCP and UDP that aren't in one yet, up to 65,535 bytes",
+	unless: "but not where each segment begins with a tunnel's headers",
+}
+
+const orDropped = "but where a rule drops it"
 
 // AlwaysUp returns what a program of a plan always passes to the stack: the reasons of all checks that every packet
-// comes by before a rule sends, passes or drops it, as far as it has the header that the check is about. What depends
-// on the spec's own match and rules is not among them.
+// comes by before a rule sends or passes it, as far as it has the headers that the check is about. What depends on the
+// spec's own match and rules is not among them.
 func AlwaysUp(s *spec.Spec, p *ir.Program) []Always {
-	w := &upWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, tunnels: map[int]bool{},
+	w := &upWalk{reached: reach.Of(p), about: map[int]map[string]bool{}, ups: map[int]bool{}, cuts: map[*ir.Var]bool{},
 		reasons: p.Reasons}
-	w.block(p.Body, passed{checks: map[int]bool{}, headers: map[string]bool{"": true}})
-	var all []Always
+	w.block(p.Body, passed{checks: map[int]strength{}, headers: map[string]bool{"": true}})
+	var ups []Always
 	for i, r := range p.Reasons {
-		if r.Kind == ir.Punted && r.Name != "no_match" && r.Name != "no_rule" && w.always(i) {
-			up := Always{Reason: r, Such: inPlaceOf(s, p, r)}
-			if w.tunnels[i] {
-				up.But = butTunnels
-			}
-			all = append(all, up)
+		if r.Kind != ir.Punted || r.Name == "no_match" || r.Name == "no_rule" {
+			continue
+		}
+		if in, but, ok := w.always(i); ok {
+			ups = append(ups, Always{Reason: r, Such: inPlaceOf(s, p, r), In: in, But: but})
 		}
 	}
-	return all
+	return ups
 }
 
 // upWalk walks through a program, and collects what is checked in front of each end of a rule.
 type upWalk struct {
 	reached *reach.Reached
 	reasons []*ir.Reason
-	about   map[int]map[string]bool // by reason: the headers that its checks come after
+	about   map[int]map[string]bool // by reason: the headers that its checks come after, outermost first
 	ups     map[int]bool            // reasons of what a stack leads to that has none of its alternatives
-	tunnels map[int]bool
+	cuts    map[*ir.Var]bool        // variables that say where the kernel can cut a GSO packet
 	ends    []passed
 }
 
 // passed is what a packet has passed.
 type passed struct {
-	checks  map[int]bool
-	headers map[string]bool
+	checks  map[int]strength
+	headers map[string]bool // each header with those in front of it
 	last    string
+	drops   bool // at the end of a rule: it drops
 }
 
 func (p passed) clone() passed {
-	return passed{maps.Clone(p.checks), maps.Clone(p.headers), p.last}
+	return passed{maps.Clone(p.checks), maps.Clone(p.headers), p.last, p.drops}
 }
 
-// always reports whether all packets that the checks of a reason are about come by one.
-func (w *upWalk) always(reason int) bool {
-	if len(w.about[reason]) == 0 {
-		return w.ups[reason]
+// enter notes that a packet has a header.
+func (p *passed) enter(header string) {
+	if last := p.last[strings.LastIndex(p.last, " ")+1:]; last == header {
+		return // another part of it
 	}
-	return !slices.ContainsFunc(w.ends, func(end passed) bool {
-		if end.checks[reason] {
-			return false
-		}
-		for h := range w.about[reason] {
-			if end.headers[h] {
-				return true
+	p.last = strings.TrimSpace(p.last + " " + header)
+	p.headers[p.last] = true
+}
+
+// always reports whether all packets that the checks of a reason are about come by one. It says which headers these
+// have, where others are taken, and what is taken all the same.
+func (w *upWalk) always(reason int) (in []string, but string, ok bool) {
+	if len(w.about[reason]) == 0 {
+		return nil, "", w.ups[reason]
+	}
+	least, dropped := all, false
+	for _, h := range slices.Sorted(maps.Keys(w.about[reason])) {
+		sent, drop := all, all
+		for _, end := range w.ends {
+			switch {
+			case !end.headers[h]:
+			case end.drops:
+				drop = min(drop, end.checks[reason])
+			default:
+				sent = min(sent, end.checks[reason])
 			}
 		}
-		return false
+		if !w.has(h, func(end passed) bool { return !end.drops }) {
+			sent = drop
+		}
+		if sent == unchecked {
+			continue
+		}
+		least, dropped = min(least, sent), dropped || drop < sent
+		in = append(in, h)
+	}
+	if len(in) == 0 {
+		return nil, "", false
+	}
+	but = exceptions[least]
+	if dropped && but != "" {
+		but += ", and "
+	}
+	if dropped {
+		but += orDropped
+	}
+	return w.tell(in, w.reasons[reason].Doc), but, true
+}
+
+// has reports whether a rule that ends so takes packets with such headers.
+func (w *upWalk) has(headers string, so func(end passed) bool) bool {
+	return slices.ContainsFunc(w.ends, func(end passed) bool { return end.headers[headers] && so(end) })
+}
+
+// tell shortens headers to what tells their packets from others that rules take: to nothing, where there are no others
+// or the text about them tells; to one header, if only they have it.
+func (w *upWalk) tell(in []string, text string) []string {
+	in = slices.DeleteFunc(in, func(h string) bool { // what is in front of it is there, too
+		return slices.ContainsFunc(in, func(front string) bool { return strings.HasPrefix(h, front+" ") })
 	})
+	var others []string // of headers, all in front of the last one
+	for _, end := range w.ends {
+		if !slices.ContainsFunc(in, func(h string) bool { return end.headers[h] }) {
+			others = append(others, end.last)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	for _, name := range slices.Backward(strings.Fields(in[0])) {
+		with := func(h string) bool { return slices.Contains(strings.Fields(h), name) }
+		if slices.ContainsFunc(others, with) || slices.ContainsFunc(in, func(h string) bool { return !with(h) }) {
+			continue
+		}
+		if strings.Contains(strings.ToLower(text), name) {
+			return nil
+		}
+		return []string{name}
+	}
+	return in
 }
 
 // check notes one, which may stop packets.
@@ -89,12 +168,31 @@ func (w *upWalk) check(at passed, s ir.Stmt, reason int) {
 		w.about[reason] = map[string]bool{}
 	}
 	w.about[reason][at.last] = true
-	if g, ok := s.(*ir.Guard); ok && asks(g.Cond, ir.Encapsulated) {
-		w.tunnels[reason] = true
-	} else if ok && partly(g.Cond) {
-		return
+	how := all
+	if g, ok := s.(*ir.Guard); ok {
+		switch {
+		case asks(g.Cond, ir.Encapsulated):
+			how = unless
+		case w.cut(g.Cond):
+			how = uncut
+		case partly(g.Cond):
+			return
+		}
 	}
-	at.checks[reason] = true
+	at.checks[reason] = max(at.checks[reason], how)
+}
+
+// cut reports whether a condition stops GSO packets unless the kernel can cut them.
+func (w *upWalk) cut(cond ir.Expr) bool {
+	if !asks(cond, ir.GSOSize) {
+		return false
+	}
+	for e := range ir.Exprs(cond) {
+		if v, ok := e.(*ir.VarRef); ok && w.cuts[v.Var] {
+			return true
+		}
+	}
+	return false
 }
 
 // asks reports whether a condition reads a fact about the packet.
@@ -128,8 +226,7 @@ func (w *upWalk) block(blk []ir.Stmt, at passed) passed {
 		case *ir.NeedBytes:
 			w.check(at, s, s.Reason)
 			if s.Part != nil {
-				at.last = s.Part.Header
-				at.headers[at.last] = true
+				at.enter(s.Part.Header)
 			}
 		case *ir.Guard:
 			w.check(at, s, s.Reason)
@@ -137,10 +234,16 @@ func (w *upWalk) block(blk []ir.Stmt, at passed) passed {
 			w.check(at, s, s.Reason)
 		case *ir.Up:
 			w.ups[s.Reason] = w.ups[s.Reason] || w.reached.Stmt(s)
-			at.checks[s.Reason] = true
+			at.checks[s.Reason] = all
+		case *ir.Let:
+			if m, ok := s.Value.(*ir.Meta); ok && m.Kind == ir.SegmentFront {
+				w.cuts[s.Var] = true
+			}
 		case *ir.Drop, *ir.Forward, *ir.FanOut:
 			if w.reached.Stmt(s) {
-				w.ends = append(w.ends, at.clone())
+				end := at.clone()
+				_, end.drops = s.(*ir.Drop)
+				w.ends = append(w.ends, end)
 			}
 		case *ir.If:
 			at = w.branch(s, at)

@@ -18,22 +18,24 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// odd makes packets odd, each under the reason that it is counted by where a program takes none of the kind. It returns
-// false where a packet can't be made so. A frame is a copy.
+// odd makes packets odd, each under the reason that it is counted by where a program takes none of the kind, and which
+// its name begins with. It returns false where a packet can't be made so. A frame is a copy.
 var odd = map[string]func(p *sim.Packet, w *sim.World) bool{
-	"inactive":       func(_ *sim.Packet, w *sim.World) bool { w.LeaseDeadline = 0; return true },
-	"vlan_tag":       func(p *sim.Packet, _ *sim.World) bool { p.VLAN = &sim.Tag{Proto: 0x8100, TCI: 5}; return true },
-	"other_host":     func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToOther; return true },
-	"link_broadcast": func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToBroadcast; return true },
-	"link_multicast": func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToMulticast; return true },
-	"gso_packet":     func(p *sim.Packet, _ *sim.World) bool { merge(p); return true },
-	"truncated":      func(p *sim.Packet, _ *sim.World) bool { p.Data = p.Data[:10]; return true },
-	"ip_options":     inIPv4(func(ip []byte) { ip[0]++ }),
-	"fragment":       inIPv4(func(ip []byte) { ip[6] |= 0x20 }),
-	"ipv4_reserved":  inIPv4(func(ip []byte) { ip[6] |= 0x80 }),
-	"not_udp":        inIPv4(func(ip []byte) { ip[9] = 253 }),
-	"martian_source": inIPv4(func(ip []byte) { copy(ip[12:], []byte{127, 0, 0, 1}) }),
-	"multicast":      inIPv4(func(ip []byte) { copy(ip[16:], []byte{239, 1, 1, 1}) }),
+	"inactive":            func(_ *sim.Packet, w *sim.World) bool { w.LeaseDeadline = 0; return true },
+	"vlan_tag":            func(p *sim.Packet, _ *sim.World) bool { p.VLAN = &sim.Tag{Proto: 0x8100}; return true },
+	"other_host":          func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToOther; return true },
+	"link_broadcast":      func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToBroadcast; return true },
+	"link_multicast":      func(p *sim.Packet, _ *sim.World) bool { p.Link = ir.ToMulticast; return true },
+	"gso_packet":          func(p *sim.Packet, _ *sim.World) bool { merge(p); return true },
+	"gso_packet, others":  func(p *sim.Packet, _ *sim.World) bool { p.GSO = 600; return true },
+	"gso_packet, tunnels": func(p *sim.Packet, _ *sim.World) bool { p.GSO, p.Tunnel = 600, true; return true },
+	"truncated":           func(p *sim.Packet, _ *sim.World) bool { p.Data = p.Data[:10]; return true },
+	"ip_options":          inIPv4(func(ip []byte) { ip[0]++ }),
+	"fragment":            inIPv4(func(ip []byte) { ip[6] |= 0x20 }),
+	"ipv4_reserved":       inIPv4(func(ip []byte) { ip[6] |= 0x80 }),
+	"not_udp":             inIPv4(func(ip []byte) { ip[9] = 253 }),
+	"martian_source":      inIPv4(func(ip []byte) { copy(ip[12:], []byte{127, 0, 0, 1}) }),
+	"multicast":           inIPv4(func(ip []byte) { copy(ip[16:], []byte{239, 1, 1, 1}) }),
 	"martian_destination": inIPv4(func(ip []byte) {
 		copy(ip[16:], []byte{127, 0, 0, 1})
 	}),
@@ -44,6 +46,16 @@ var odd = map[string]func(p *sim.Packet, w *sim.World) bool{
 		}
 		return ok
 	},
+	"ipv6_payload_length": inIPv6(func(ip []byte) bool { ip[4] = 0xff; return true }),
+	"not_udp, extension":  inIPv6(func(ip []byte) bool { ip[6] = 60; return true }),
+	"mapped_address":      inIPv6(func(ip []byte) bool { copy(ip[8:], mapped); return true }),
+	"udp_checksum, 0": inIPv6(func(ip []byte) bool {
+		if ip[6] != 17 || len(ip) < 48 {
+			return false
+		}
+		ip[46], ip[47] = 0, 0
+		return true
+	}),
 	"not_ip": func(p *sim.Packet, _ *sim.World) bool { binary.BigEndian.PutUint16(p.Data[12:], 0x88B5); return true },
 }
 
@@ -66,6 +78,15 @@ func merge(p *sim.Packet) {
 	p.Partial = sim.Partial{Start: start, Field: start + field}
 }
 
+var mapped = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1}
+
+// inIPv6 changes what begins with the IPv6 header that follows the link-layer header.
+func inIPv6(change func(ip []byte) bool) func(p *sim.Packet, w *sim.World) bool {
+	return func(p *sim.Packet, _ *sim.World) bool {
+		return len(p.Data) >= 54 && binary.BigEndian.Uint16(p.Data[12:]) == 0x86DD && change(p.Data[14:])
+	}
+}
+
 // inIPv4 changes the IPv4 header that follows the link-layer header, and its checksum.
 func inIPv4(change func(ip []byte)) func(p *sim.Packet, w *sim.World) bool {
 	return func(p *sim.Packet, _ *sim.World) bool {
@@ -85,10 +106,18 @@ func inIPv4(change func(ip []byte)) func(p *sim.Packet, w *sim.World) bool {
 	}
 }
 
+// unlike are kinds of which a path takes packets, but not one that random packets get to: VLAN tags in the metadata, an
+// address of the same family, a rule that leaves the datagram as it is.
+var unlike = []string{
+	"sized-uint change: udp_checksum, 0", "tail-family forward: gso_packet", "tail-family forward: gso_packet, others",
+	"tail-family forward: gso_packet, tunnels", "vlan forward: gso_packet", "vlan forward: gso_packet, others",
+	"vlan forward: gso_packet, tunnels",
+}
+
 // What vet says always passes to the stack does: a packet that a rule has taken is made odd, and then passes to the
 // stack, for a reason that is among those said. Of what isn't said, some packets are taken.
 func TestAlways(t *testing.T) {
-	said, counted, unsaid, missed := 0, map[string]int{}, map[string]int{}, []string(nil)
+	said, dropped, counted, unsaid, missed := 0, 0, map[string]int{}, map[string]int{}, []string(nil)
 	for _, pattern := range []string{"../golden/*/spec.cue", "../examples/*/spec.cue"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
@@ -111,33 +140,46 @@ func TestAlways(t *testing.T) {
 				if p.Hook == ir.Congestion {
 					continue // there is no packet that could be odd
 				}
-				names := map[string]bool{}
+				names := map[string]gen.Always{}
 				for _, up := range gen.AlwaysUp(s, p) {
-					names[up.Reason.Name] = true
+					names[up.Reason.Name] = up
 				}
 				tries := trials(t, s, plan, p)
 				for _, kind := range slices.Sorted(maps.Keys(tries)) {
 					what := filepath.Base(filepath.Dir(file)) + " " + p.Name + ": " + kind
+					reason, _, _ := strings.Cut(kind, ",")
+					up, always := names[reason]
+					// What no single header tells apart can't be told here, either. What a tunnel takes isn't meant,
+					// and a checksum of 0 only where it is named.
+					always = always && (len(up.In) == 0 || strings.HasPrefix(up.In[0], "ipv")) &&
+						(kind != "gso_packet" || !strings.Contains(up.But, "its tunnel")) &&
+						(kind != "gso_packet, tunnels" || !strings.Contains(up.But, "tunnel's headers")) &&
+						(kind != "udp_checksum, 0" || strings.Contains(up.Reason.Doc, "is 0"))
 					exact, taken := 0, 0
 					for _, res := range tries[kind] {
 						switch {
-						case res.Verdict == sim.VerdictUp && res.Reason == kind:
+						case res.Verdict == sim.VerdictUp && res.Reason == reason:
 							exact++
 						case res.Verdict != sim.VerdictUp:
 							taken++
 						}
-						if names[kind] && (res.Verdict != sim.VerdictUp || !names[res.Reason]) {
+						switch _, ok := names[res.Reason]; {
+						case !always, res.Verdict == sim.VerdictUp && ok:
+						case res.Verdict == sim.VerdictDrop && strings.Contains(up.But, "drops"):
+							dropped++
+						default:
 							t.Errorf("%s: it is said to pass to the stack always, and is %s, %s", what, res.Verdict,
 								res.Reason)
-							break
 						}
 					}
 					switch {
-					case names[kind]:
+					case always:
 						said++
 						counted[kind] += exact // 0 where the name is that of another header than the first IP header
 					case taken == 0 && exact == len(tries[kind]) && !multicast(s, p): // whose addresses decide, too
-						missed = append(missed, what)
+						if !slices.Contains(unlike, what) {
+							missed = append(missed, what)
+						}
 					case taken > 0:
 						unsaid[kind]++
 					}
@@ -151,10 +193,13 @@ func TestAlways(t *testing.T) {
 			t.Errorf("%s: no packet is counted so", kind)
 		}
 	}
-	if len(missed) > 2 { // a few packets may all take the paths that check
+	if dropped == 0 {
+		t.Error("no packet that always passes to the stack is dropped where it is said that a rule may")
+	}
+	if len(missed) > 0 {
 		t.Errorf("all packets are counted so, and it isn't said: %v", missed)
 	}
-	if said < 300 || len(unsaid) < 6 {
+	if said < 1000 || len(unsaid) < 6 {
 		t.Errorf("only %d statements were tried, and %v that aren't made", said, unsaid)
 	}
 }

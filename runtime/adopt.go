@@ -185,23 +185,17 @@ func (row *tableRow) refersTo(value []byte) bool {
 
 // recover reads fields back out of a key or value.
 func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
-	i, all := 0, *s.fields.Load()
-	for _, m := range members {
-		if m.Hidden {
-			continue
-		}
-		f := fields[i]
-		i++
-		at := buf[m.Off : m.Off+m.Size]
-		if m.Kind.IsState() {
+	all := *s.fields.Load()
+	for i, m := range visible(members) {
+		at, f := buf[m.Off:m.Off+m.Size], fields[i]
+		switch {
+		case m.Kind.IsState():
 			copy(s.state[4*f:], at)
-			continue
-		}
-		if m.Kind == abi.KindUint && m.Levels == 0 {
+		case m.Kind == abi.KindUint && m.Levels == 0:
 			putUint(all[f], getUint(at))
-			continue
+		default:
+			copy(all[f], at)
 		}
-		copy(all[f], at)
 	}
 }
 

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"net"
 	"net/netip"
@@ -288,22 +289,20 @@ func typeError(v any, want string) error {
 
 // encodeMembers writes values, in the order of the members that are not hidden, into a new buffer.
 func encodeMembers(where string, members []abi.Member, size int, values []any) ([]byte, error) {
-	if want := visible(members); len(values) != want {
+	want := 0
+	for range visible(members) {
+		want++
+	}
+	if len(values) != want {
 		return nil, fmt.Errorf("%s: %d values given, %d needed (%s)", where, len(values), want, memberNames(members))
 	}
 	buf := make([]byte, size)
-	i := 0
-	for _, m := range members {
-		if m.Hidden {
-			continue
-		}
-		v := values[i]
-		i++
+	for i, m := range visible(members) {
 		if m.Kind.IsState() {
 			continue // allocated by the table
 		}
-		if err := encodeLevels(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, m.Levels, v); err != nil {
-			return nil, &ValueError{Where: where + ", " + strconv.Quote(m.Name), Value: v, Reason: err.Error()}
+		if err := encodeLevels(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, m.Levels, values[i]); err != nil {
+			return nil, &ValueError{Where: where + ", " + strconv.Quote(m.Name), Value: values[i], Reason: err.Error()}
 		}
 	}
 	return buf, nil
@@ -312,10 +311,7 @@ func encodeMembers(where string, members []abi.Member, size int, values []any) (
 // decodeMembers is the inverse of encodeMembers; state finds what an index stands for.
 func decodeMembers(members []abi.Member, buf []byte, state func(m abi.Member, index uint32) any) []any {
 	var out []any
-	for _, m := range members {
-		if m.Hidden {
-			continue
-		}
+	for _, m := range visible(members) {
 		b := buf[m.Off : m.Off+m.Size]
 		if m.Kind.IsState() {
 			out = append(out, state(m, abi.Order.Uint32(b)))
@@ -326,22 +322,26 @@ func decodeMembers(members []abi.Member, buf []byte, state func(m abi.Member, in
 	return out
 }
 
-func visible(members []abi.Member) int {
-	n := 0
-	for _, m := range members {
-		if !m.Hidden {
-			n++
+// visible yields the members that users give values for, numbered among themselves.
+func visible(members []abi.Member) iter.Seq2[int, abi.Member] {
+	return func(yield func(int, abi.Member) bool) {
+		i := 0
+		for _, m := range members {
+			if m.Hidden {
+				continue
+			}
+			if !yield(i, m) {
+				return
+			}
+			i++
 		}
 	}
-	return n
 }
 
 func memberNames(members []abi.Member) string {
 	var names []string
-	for _, m := range members {
-		if !m.Hidden {
-			names = append(names, m.Name)
-		}
+	for _, m := range visible(members) {
+		names = append(names, m.Name)
 	}
 	return strings.Join(names, ", ")
 }

@@ -78,25 +78,19 @@ func (s *Session) makeRows() error {
 }
 
 func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
-	i, given := 0, *s.fields.Load()
-	for _, m := range members {
-		if m.Hidden {
-			continue
-		}
-		f := fields[i]
-		i++
-		at := buf[m.Off : m.Off+m.Size]
-		if m.Kind.IsState() {
+	given := *s.fields.Load()
+	for i, m := range visible(members) {
+		at, f := buf[m.Off:m.Off+m.Size], fields[i]
+		switch {
+		case m.Kind.IsState():
 			if s.state != nil {
 				copy(at, s.state[4*f:])
 			}
-			continue
-		}
-		if m.Kind == abi.KindUint && m.Levels == 0 {
+		case m.Kind == abi.KindUint && m.Levels == 0:
 			putUint(at, getUint(given[f])) // the member may be wider than the field
-			continue
+		default:
+			copy(at, given[f])
 		}
-		copy(at, given[f])
 	}
 }
 

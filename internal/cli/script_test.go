@@ -195,7 +195,7 @@ func attached(ts *testscript.TestScript, neg bool, args []string) {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	got := ""
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); <-tick.C {
 		ts.Check(host.Do(func() error {
 			dev, err := net.InterfaceByName(args[1])
 			if err != nil {

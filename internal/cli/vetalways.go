@@ -19,6 +19,7 @@ type alwaysUp struct {
 	Reason   string   `json:"reason"`
 	Text     string   `json:"text"`
 	Such     []string `json:"such_as,omitempty"`
+	In       []string `json:"in,omitempty"`
 	But      string   `json:"but,omitempty"`
 }
 
@@ -28,10 +29,11 @@ func collectAlways(file string, s *spec.Spec, p *ir.Plan) (all []alwaysUp) {
 		for _, up := range gen.AlwaysUp(s, prog) {
 			x := alwaysUp{
 				File: file, Programs: []string{prog.Name}, Reason: up.Reason.Name, Text: up.Reason.Doc, Such: up.Such,
-				But: up.But,
+				In: up.In, But: up.But,
 			}
 			i := slices.IndexFunc(all, func(y alwaysUp) bool {
-				return y.Reason == x.Reason && y.Text == x.Text && y.But == x.But && slices.Equal(y.Such, x.Such)
+				return y.Reason == x.Reason && y.Text == x.Text && y.But == x.But && slices.Equal(y.Such, x.Such) &&
+					slices.Equal(y.In, x.In)
 			})
 			if i < 0 {
 				all = append(all, x)
@@ -67,6 +69,9 @@ func alwaysText(all []alwaysUp, programs int) (lines []string) {
 			text := x.Text
 			if len(x.Such) > 0 {
 				text += ": " + strings.Join(x.Such, ", ")
+			}
+			if len(x.In) > 0 {
+				text += ", in " + strings.Join(x.In, " or ")
 			}
 			if x.But != "" {
 				text += ", " + x.But
