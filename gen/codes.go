@@ -161,7 +161,7 @@ var (
 	codeNever = diag.Define("FR0242", "never reached",
 		"A warning: no packet gets to a rule, to a header of the stack, or to any rule of a program, whatever\n"+
 			"there is in tables and settings. The stack, the program's match, or a rule in front has excluded it\n"+
-			"already. `vet --strict` treats warnings as errors.",
+			"already, or it asks for what is never true. `vet --strict` treats warnings as errors.",
 		`rules: [{match: "udp.dst_port": <1024, do: ["pass"]}, {match: "udp.dst_port": 53, do: [{drop: "dns"}]}]`,
 		`rules: [{match: "udp.dst_port": 53, do: [{drop: "dns"}]}, {match: "udp.dst_port": <1024, do: ["pass"]}]`)
 	codeVain = diag.Define("FR0243", "never carried out",

@@ -124,7 +124,7 @@ func (d *dead) header(at place) {
 		}
 	}
 	w := d.diags.Warn(codeNever, pos, "no packet is found to have header %q here", at.header.Name.Value)
-	w.WithRelated(d.reached.Why(first), "what it asks for is excluded here")
+	d.excluded(w, first)
 	w.WithHint("an alternative in front of it is found in all packets that have it, or what announces it is " +
 		"excluded: put the alternative that asks for more in front, or leave this one out")
 }
@@ -166,7 +166,7 @@ func (d *dead) ends(stmts []ir.Stmt) bool {
 func (d *dead) rule(r *spec.Rule) {
 	came, front := d.trace.rules[r], d.trace.after[r]
 	switch {
-	case len(came) > 0:
+	case len(came) > 0 && !d.own(came):
 		w := d.diags.Warn(codeNever, r.Pos, "this rule never applies: nothing that it asks for is left for it")
 		d.because(w, came)
 		w.WithHint("its conditions contradict what the stack, the program or a rule in front of it has decided: put " +
@@ -180,19 +180,31 @@ func (d *dead) rule(r *spec.Rule) {
 		w.WithHint("put it in front of them, or leave it out")
 	default:
 		d.diags.Warn(codeNever, r.Pos, "this rule never applies: its match or its condition is never true").
-			WithHint("it asks for a header that the stack doesn't have, or for a value that there isn't")
+			WithHint("it asks for a header that the stack doesn't have, for a value that there isn't, or for two " +
+				"things that exclude each other")
 	}
 }
 
-// because adds what keeps packets from statements, each place once.
+// own reports whether a rule's own condition keeps all packets from its actions, with nothing in front of it.
+func (d *dead) own(came [][]ir.Stmt) bool {
+	return !slices.ContainsFunc(came, func(stmts []ir.Stmt) bool { return !d.reached.Own(stmts[0]) })
+}
+
+// because adds what keeps packets from statements.
 func (d *dead) because(w *diag.Diagnostic, came [][]ir.Stmt) {
 	for _, stmts := range came {
 		for s := range ir.Stmts(stmts) {
-			pos := d.reached.Why(s)
-			if d.reached.Stmt(s) || pos == w.Pos ||
-				slices.ContainsFunc(w.Related, func(r diag.Related) bool { return r.Pos == pos }) {
-				continue
+			if !d.reached.Stmt(s) {
+				d.excluded(w, s)
 			}
+		}
+	}
+}
+
+// excluded adds what keeps packets from a statement, each place once.
+func (d *dead) excluded(w *diag.Diagnostic, s ir.Stmt) {
+	for _, pos := range d.reached.Why(s) {
+		if pos != w.Pos && !slices.ContainsFunc(w.Related, func(r diag.Related) bool { return r.Pos == pos }) {
 			w.WithRelated(pos, "what it asks for is excluded here")
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,11 +14,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-var errorComment = regexp.MustCompile(`// (ERROR|WARNING) "(.*?)"(?: HINT "(.*)")?$`)
+var errorComment = regexp.MustCompile(`// (ERROR|WARNING) "(.*?)"(?: HINT "(.*?)")?(?: LINES "(.*)")?$`)
 
 // TestWrong compiles specs that each have one mistake, which a comment in its line states. HINT is what its label or
-// hint has to say; low, which loses data, is only mentioned where the comment says so. Where there is nothing but a
-// warning, there is a plan.
+// hint has to say; low, which loses data, is only mentioned where the comment says so. LINES are those of the spec that
+// the message names beside its own. Where there is nothing but a warning, there is a plan.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {
@@ -30,10 +31,10 @@ func TestWrong(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			line, severity, want, hint := 0, "", "", ""
+			line, severity, want, hint, lines := 0, "", "", "", ""
 			for i, l := range strings.Split(string(src), "\n") {
 				if m := errorComment.FindStringSubmatch(l); m != nil {
-					line, severity, want, hint = i+1, strings.ToLower(m[1]), m[2], m[3]
+					line, severity, want, hint, lines = i+1, strings.ToLower(m[1]), m[2], m[3], m[4]
 				}
 			}
 			if line == 0 {
@@ -58,6 +59,15 @@ func TestWrong(t *testing.T) {
 				if !regexp.MustCompile(hint).MatchString(d.Label+"\n"+d.Hint) || strings.Contains(d.Hint, "low(…") &&
 					!strings.Contains(hint, "low") {
 					t.Errorf("got %q and %q, want %s", d.Label, d.Hint, hint)
+				}
+				var named []string
+				for _, r := range d.Related {
+					if r.Pos.File == filepath.Base(file) {
+						named = append(named, strconv.Itoa(r.Pos.Line))
+					}
+				}
+				if got := strings.Join(named, " "); lines != "" && got != lines {
+					t.Errorf("it names lines %s, want %s", got, lines)
 				}
 			}
 		})

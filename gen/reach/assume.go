@@ -15,7 +15,7 @@ const maxSplit = 5
 // assume returns a state in which a condition holds, or doesn't: nil where no packet can be so. It changes the state
 // that it is given. split is how many alternatives it is in already.
 func (a *analysis) assume(st *state, e ir.Expr, holds bool, split int) *state {
-	a.why = diag.Pos{}
+	a.why = cause{}
 	clear(a.changed)
 	if !a.narrow(&st, e, holds, split) {
 		return nil
@@ -46,7 +46,7 @@ func (a *analysis) settle(st *state) *state {
 		}
 		v := a.eval(st, c.cond)
 		if len(v) == 0 || v.always() && !c.holds || v.never() && c.holds {
-			a.why = c.at
+			a.why.at = []diag.Pos{c.at}
 			return nil
 		}
 		at := a.at
@@ -54,7 +54,7 @@ func (a *analysis) settle(st *state) *state {
 		ok := a.narrow(&st, c.cond, c.holds, maxSplit)
 		a.at = at
 		if !ok {
-			a.why = c.at
+			a.why.at = []diag.Pos{c.at}
 			return nil
 		}
 	}
@@ -67,7 +67,7 @@ func (a *analysis) narrow(st **state, e ir.Expr, holds bool, split int) bool {
 	case len(v) == 0:
 		return false
 	case v.always() && !holds || v.never() && holds:
-		a.blame(*st, e)
+		a.blame(*st, e, func(v set) bool { return len(v) == 0 || v.always() && !holds || v.never() && holds })
 		return false
 	}
 	switch e := e.(type) {
@@ -114,7 +114,9 @@ func (a *analysis) narrowBin(st **state, e *ir.Bin, holds bool, split int) bool 
 	if k := c.key(a); k != 0 {
 		f, known := (*st).facts[k]
 		a.changed[k] = a.changed[k] || !known
-		(*st).facts[k] = fact{is: truth(holds), at: a.at, row: f.row || ofRow(e)}
+		if is := truth(holds); !slices.Equal(f.is, is) {
+			(*st).facts[k] = fact{is: is, said: []*said{{is, a.at}}, row: f.row || ofRow(e)}
+		}
 	}
 	if !c.less {
 		return a.narrowEqual(*st, c.x, c.y, holds)
@@ -180,13 +182,14 @@ func (a *analysis) restrict(st *state, e ir.Expr, in set) bool {
 	was := a.eval(st, e)
 	now := was.and(in)
 	if len(now) == 0 {
-		a.blame(st, e)
+		a.blame(st, e, func(v set) bool { return len(v.and(in)) == 0 })
 		return false
 	}
 	if k := a.key(e); k != 0 && !slices.Equal(was, now) {
-		f := fact{is: now, at: a.at, row: ofRow(e)}
-		if v, ok := e.(*ir.VarRef); ok {
-			f.row = st.facts[a.variable(v.Var)].row
+		f := st.facts[k].and(&said{in, a.at})
+		f.is = now
+		if _, ok := e.(*ir.VarRef); !ok {
+			f.row = ofRow(e)
 		}
 		st.facts[k], a.changed[k] = f, true
 	}
@@ -214,14 +217,4 @@ func (a *analysis) restrict(st *state, e ir.Expr, in set) bool {
 		}
 	}
 	return true
-}
-
-// blame notes where it was said what an expression may be.
-func (a *analysis) blame(st *state, e ir.Expr) {
-	for _, k := range a.partsOf(e) {
-		if f := st.facts[k]; f.at.IsValid() && f.at != a.at {
-			a.why = f.at
-			return
-		}
-	}
 }

@@ -25,7 +25,7 @@ type Reached struct {
 	stmts map[ir.Stmt]bool
 	holds map[ir.Stmt]bool // of checks and branches
 	fails map[ir.Stmt]bool
-	why   map[ir.Stmt]diag.Pos
+	why   map[ir.Stmt]cause
 }
 
 // Stmt reports whether a packet may get to a statement.
@@ -41,10 +41,6 @@ func (r *Reached) Outcome(s ir.Stmt, holds bool) bool {
 	return true
 }
 
-// Why is the place in the spec of the condition that keeps packets from a statement that none can reach: one that is
-// known to hold, or not to hold, in front of it. It has no line where nothing but the types of values is the cause.
-func (r *Reached) Why(s ir.Stmt) diag.Pos { return r.why[s] }
-
 // Of executes a program for all packets.
 func Of(p *ir.Program) *Reached {
 	a := newAnalysis()
@@ -55,10 +51,10 @@ func Of(p *ir.Program) *Reached {
 func newAnalysis() *analysis {
 	return &analysis{
 		keys: map[ir.Expr]key{}, ids: map[string]key{}, parts: map[ir.Expr][]key{}, changed: map[key]bool{},
-		pairs: map[pair]key{},
+		pairs: map[pair]key{}, typed: &state{facts: map[key]fact{}},
 		out: &Reached{
 			stmts: map[ir.Stmt]bool{}, holds: map[ir.Stmt]bool{}, fails: map[ir.Stmt]bool{},
-			why: map[ir.Stmt]diag.Pos{},
+			why: map[ir.Stmt]cause{},
 		},
 	}
 }
@@ -72,7 +68,8 @@ type analysis struct {
 	parts   map[ir.Expr][]key
 	changed map[key]bool // facts that are news
 	at      diag.Pos     // of the statement that is executed
-	why     diag.Pos     // of the condition that the last contradiction is with
+	why     cause        // of the last contradiction
+	typed   *state       // what variables may be by types alone, whatever the branch is that sets them
 }
 
 // state is what is known of all packets at a place.
@@ -88,10 +85,10 @@ type binding struct {
 	value ir.Expr
 }
 
-// fact is what an expression may be, and where that was said last.
+// fact is what an expression may be, and what was said of it, in the order of the program.
 type fact struct {
-	is set
-	at diag.Pos
+	is   set
+	said []*said
 	// of a row's member, which changes where the row is learned again
 	row bool
 }
@@ -144,14 +141,14 @@ func (a *analysis) stmt(st *state, s ir.Stmt) *state {
 		if !s.Row.Optional {
 			return a.assume(st, has, true, 0)
 		}
-	case *ir.Up, *ir.Skip:
-		return nil
-	case *ir.Drop, *ir.Forward, *ir.Copy:
+	case *ir.Up, *ir.Skip, *ir.Drop, *ir.Forward, *ir.Copy:
+		a.why = cause{}
 		return nil
 	case *ir.FanOut:
 		inner := st.clone()
 		inner.forgetRows()
 		a.block(inner, s.Each)
+		a.why = cause{}
 		return nil
 	case *ir.ReadVarint:
 		a.forget(st, s.Value)
@@ -166,13 +163,13 @@ func (a *analysis) stmt(st *state, s ir.Stmt) *state {
 		for inner := range ir.Blocks(s) {
 			for in := range ir.Stmts(*inner) {
 				for v := range ir.Sets(in) {
-					a.forget(st, v)
+					a.setAnyhow(st, v)
 				}
 			}
 			a.block(st.clone(), *inner)
 		}
 		for v := range ir.Sets(s) {
-			a.forget(st, v)
+			a.setAnyhow(st, v)
 		}
 		st.forgetRows()
 	}
@@ -184,36 +181,59 @@ func (a *analysis) check(st *state, s ir.Stmt, cond ir.Expr) *state {
 	if !a.eval(st, cond).always() {
 		a.out.fails[s] = true
 	}
-	return a.decided(a.out.holds, s, a.assume(st, cond, true, 0))
+	return a.decided(s, cond, true, st)
 }
 
-// decided notes an outcome that packets may have.
-func (a *analysis) decided(outcomes map[ir.Stmt]bool, s ir.Stmt, st *state) *state {
-	if st != nil {
-		outcomes[s] = true
+// decided notes whether packets may have an outcome of a condition, and returns what is known of them.
+func (a *analysis) decided(s ir.Stmt, cond ir.Expr, holds bool, st *state) *state {
+	st = a.assume(st, cond, holds, 0)
+	switch {
+	case st == nil:
+		a.why.own = a.own(cond, holds)
+	case holds:
+		a.out.holds[s] = true
+	default:
+		a.out.fails[s] = true
 	}
 	return st
 }
 
 func (a *analysis) branch(st *state, s *ir.If) *state {
 	at := a.at
-	then := a.decided(a.out.holds, s, a.assume(st.clone(), s.Cond, true, 0))
-	then = a.block(then, s.Then)
+	then := a.block(a.decided(s, s.Cond, true, st.clone()), s.Then)
 	a.at = at
-	els := a.decided(a.out.fails, s, a.assume(st, s.Cond, false, 0))
+	els := a.decided(s, s.Cond, false, st)
+	if els == nil && !slices.Contains(a.why.at, at) {
+		a.why.at = append(a.why.at, at) // all packets are taken there
+	}
 	return join(then, a.block(els, s.Else))
 }
 
 func (a *analysis) let(st *state, v *ir.Var, value ir.Expr) {
 	is := a.eval(st, value)
 	a.forget(st, v)
-	a.set(st, v, is)
+	types := a.eval(a.typed, value)
+	a.set(st, v, types)
+	if !slices.Equal(is, types) {
+		st.facts[a.variable(v)] = fact{is: is, said: []*said{{in: types.or(is)}, {in: is}}}
+	}
 	if a.key(value) != 0 {
 		st.lets = append(st.lets, binding{v, value})
 	}
 }
 
-func (a *analysis) set(st *state, v *ir.Var, is set) { st.facts[a.variable(v)] = fact{is: is} }
+// set notes what a variable may be by the type of what it is set to.
+func (a *analysis) set(st *state, v *ir.Var, is set) {
+	k := a.variable(v)
+	st.facts[k] = fact{is: is, said: []*said{{in: is}}}
+	a.typed.facts[k] = fact{is: a.typed.facts[k].is.or(is)}
+}
+
+// setAnyhow notes that nothing is known of what a variable is set to.
+func (a *analysis) setAnyhow(st *state, v *ir.Var) {
+	a.forget(st, v)
+	a.typed.facts[a.variable(v)] = fact{is: anything}
+}
 
 // forget removes what is known of a variable that is set anew, as in the other branch of a condition.
 func (a *analysis) forget(st *state, v *ir.Var) {
@@ -248,11 +268,7 @@ func join(x, y *state) *state {
 	out := &state{facts: map[key]fact{}}
 	for k, f := range x.facts {
 		if g, ok := y.facts[k]; ok {
-			if f.at != g.at {
-				f.at = diag.Pos{}
-			}
-			f.is = f.is.or(g.is)
-			out.facts[k] = f
+			out.facts[k] = f.or(g)
 		}
 	}
 	for _, b := range x.lets {
