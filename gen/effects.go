@@ -164,8 +164,8 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 	out := s.newVar(table.member.Name, ir.UintType(64), 0)
 	outer.late = append(outer.late, &ir.Translate{
 		Var: out, Row: table.row, Member: table.member, Key: key.x, Allocs: own.Allocs, Value: value.x,
-		Unfinished: s.went("translating", "another processor is making the translation", e.Pos),
-		Full:       s.went("translations_full", "the table of translations is full", e.Pos), Pos: e.Pos,
+		Unfinished: s.punted("translating", "another processor is making the translation", e.Pos),
+		Full:       s.punted("translations_full", "the table of translations is full", e.Pos), Pos: e.Pos,
 	})
 	outer.lateVars[out] = true
 	return val{t: ir.UintType(64), x: &ir.VarRef{Var: out}, max: ^uint64(0), pos: e.Pos}, true

@@ -83,8 +83,8 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	emit(w.blk, w.fx.late...)
 	out := &ir.FanOut{
 		Effects: w.fx.Effects, Group: g, Key: key, Usage: w.used(), Pos: a.Pos,
-		Miss:   w.went("no_"+g.Name, "no group in "+g.Name, fo.Pos),
-		NoRoom: w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos),
+		Miss:   w.punted("no_"+g.Name, "no group in "+g.Name, fo.Pos),
+		NoRoom: w.punted("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos),
 		Fault:  w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos),
 	}
 	if fo.Drop != nil {
@@ -117,7 +117,7 @@ func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 			return
 		}
 	}
-	emit(&out.Each, &ir.Skip{Reason: s.went("no_rule", "no rule applies", fo.Pos), Pos: fo.Pos})
+	emit(&out.Each, &ir.Skip{Reason: s.punted("no_rule", "no rule applies", fo.Pos), Pos: fo.Pos})
 }
 
 // copy ends a receiver's turn with a copy.
@@ -144,14 +144,14 @@ func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 	}
 	emit(w.blk, w.guards...)
 	check := w.checkHop(hop, length, pos)
-	check.Reasons[ir.HopNeighbour] = w.went("no_neighbour", "the neighbour's link-layer address isn't resolved yet",
+	check.Reasons[ir.HopNeighbour] = w.punted("no_neighbour", "the neighbour's link-layer address isn't resolved yet",
 		pos)
 	emit(w.blk, check)
 	emit(w.blk, w.fx.late...)
 	out := &ir.Copy{
 		Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Pos: pos,
 		Reason: w.reason("copy", ir.Copied, "a copy was sent", pos),
-		Failed: w.went("refused_by_device", "the device refused the copy", pos),
+		Failed: w.punted("refused_by_device", "the device refused the copy", pos),
 	}
 	for _, s := range state {
 		out.Counts = append(out.Counts, s.(*ir.Count))

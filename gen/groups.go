@@ -99,7 +99,7 @@ func (w *rewriter) emit(a *spec.Action) {
 		out.Row = nil
 	}
 	if e.Required {
-		out.Full = w.went("ring_full", "the ring of events is full", a.Pos)
+		out.Full = w.punted("ring_full", "the ring of events is full", a.Pos)
 	}
 	given := map[string]bool{}
 	for _, as := range a.Set {
@@ -181,8 +181,8 @@ func (w *rewriter) admit(a *spec.Action) {
 		out.Refused = w.reason(a.Else.Value, kind, left, a.Else.Pos)
 		out.Contended = w.reason(a.Else.Value, kind, contended, a.Else.Pos)
 	case !a.Overdraft:
-		out.Refused = w.went("refused_"+v.member.Name, left, a.Pos)
-		out.Contended = w.went("contended", contended, a.Pos)
+		out.Refused = w.punted("refused_"+v.member.Name, left, a.Pos)
+		out.Contended = w.punted("contended", contended, a.Pos)
 	}
 	w.fx.Admits = append(w.fx.Admits, out)
 }

@@ -33,16 +33,16 @@ func (p *program) forHost(blk *[]ir.Stmt) {
 }
 
 func (p *program) notOther(pos diag.Pos) ir.Stmt {
-	other := p.went("other_host", "a frame for another host", pos)
+	other := p.punted("other_host", "a frame for another host", pos)
 	return &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToOther)), Reason: other, Pos: pos}
 }
 
 // group lets a broadcast or multicast pass to the stack.
 func (p *program) group(blk *[]ir.Stmt, pos diag.Pos) {
-	broadcast := p.went("link_broadcast", "a link-layer broadcast", pos)
+	broadcast := p.punted("link_broadcast", "a link-layer broadcast", pos)
 	emit(blk, &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToBroadcast)), Reason: broadcast,
 		Pos: pos},
-		&ir.Up{Reason: p.went("link_multicast", "a link-layer multicast", pos), Pos: pos})
+		&ir.Up{Reason: p.punted("link_multicast", "a link-layer multicast", pos), Pos: pos})
 }
 
 // received looks at a header as the stack would that receives it. path has the headers in front of it.
@@ -102,20 +102,20 @@ func (in *layer) sumOK() *ir.SumOK {
 }
 
 func (p *program) wrongSum(h *spec.Header, f *spec.Field) int {
-	return p.went(h.Name.Value+"_"+f.Name.Value, h.Name.Value+": "+f.Name.Value+" is wrong", f.Name.Pos)
+	return p.punted(h.Name.Value+"_"+f.Name.Value, h.Name.Value+": "+f.Name.Value+" is wrong", f.Name.Pos)
 }
 
 func (p *program) martianSource(pos diag.Pos) int {
-	return p.went("martian_source", "a source that no other host has: unspecified, loopback, multicast or broadcast",
+	return p.punted("martian_source", "a source that no other host has: unspecified, loopback, multicast or broadcast",
 		pos)
 }
 
 func (p *program) multicast(pos diag.Pos) int {
-	return p.went("multicast", "a multicast or broadcast destination", pos)
+	return p.punted("multicast", "a multicast or broadcast destination", pos)
 }
 
 func (p *program) martianDestination(pos diag.Pos) int {
-	return p.went("martian_destination", "a destination that no other host has: unspecified or loopback", pos)
+	return p.punted("martian_destination", "a destination that no other host has: unspecified or loopback", pos)
 }
 
 // unicastTo lets packets pass to the stack whose destination isn't a single host.

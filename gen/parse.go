@@ -396,7 +396,7 @@ func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 			// In tables an IPv4 address is a mapped one; on the wire it would pass for it.
 			emit(blk, &ir.Guard{
 				Cond:   not(&ir.IsV4{X: pl.load}),
-				Reason: p.went("mapped_address", "an IPv4-mapped address in an IPv6 header", f.Name.Pos),
+				Reason: p.punted("mapped_address", "an IPv4-mapped address in an IPv6 header", f.Name.Pos),
 				Pos:    f.Name.Pos,
 			})
 		}
@@ -421,7 +421,7 @@ func (p *program) fieldReason(h *spec.Header, f *spec.Field, doc string) int {
 	if f.Reason != nil {
 		name = f.Reason.Value
 	}
-	return p.went(name, h.Name.Value+"."+f.Name.Value+" "+doc, f.Name.Pos)
+	return p.punted(name, h.Name.Value+"."+f.Name.Value+" "+doc, f.Name.Pos)
 }
 
 // maxNamed is how many values a reason's text lists.
@@ -465,7 +465,7 @@ const impossible = "would get a value that it can't have"
 
 // unfit is the reason where a rule gives a field a value that it can't take.
 func (p *program) unfit(h *spec.Header, f *spec.Field, why string) int {
-	return p.went("unfit_"+h.Name.Value+"_"+f.Name.Value, h.Name.Value+"."+f.Name.Value+" "+why, f.Name.Pos)
+	return p.punted("unfit_"+h.Name.Value+"_"+f.Name.Value, h.Name.Value+"."+f.Name.Value+" "+why, f.Name.Pos)
 }
 
 // unlessAbsent is a condition on a field, which a packet without it meets.

@@ -51,7 +51,7 @@ func (w *rewriter) keepsField(end ir.Expr, pos diag.Pos) {
 }
 
 func (s *scope) partialChecksum(pos diag.Pos) int {
-	return s.went("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
+	return s.punted("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
 }
 
 // readdressed reports whether the packet's addresses change.

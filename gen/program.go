@@ -82,7 +82,7 @@ func (c *compiler) program(src *spec.Program) {
 	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
 	inactive := -1
 	if !p.asks(lapsedName) {
-		inactive = p.went("inactive", "the relay's lease has expired", src.Name.Pos)
+		inactive = p.punted("inactive", "the relay's lease has expired", src.Name.Pos)
 	}
 	errors := c.diags.Len()
 	p.checkRules(src.Rules)
@@ -126,15 +126,15 @@ func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.P
 	return len(p.out.Reasons) - 1
 }
 
-// went is the reason for a packet to pass to the stack, or for a receiver to get no copy.
-func (p *program) went(name, doc string, pos diag.Pos) int {
+// punted is the reason for a packet to pass to the stack, or for a receiver to get no copy.
+func (p *program) punted(name, doc string, pos diag.Pos) int {
 	if p.trying {
 		return next
 	}
 	return p.reason(name, p.stopped(), doc, pos)
 }
 
-// stopped is what happens to what a reason of went stops.
+// stopped is what happens to what a reason of punted stops.
 func (p *program) stopped() ir.ReasonKind {
 	if p.each {
 		return ir.Declined
@@ -166,7 +166,7 @@ func (p *program) let(blk *[]ir.Stmt, name string, x ir.Expr, limit uint64, pos 
 
 func (p *program) untagged(pos diag.Pos) ir.Stmt {
 	return &ir.Guard{
-		Cond: not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.went("vlan_tag", "a VLAN tag that the stack doesn't have",
+		Cond: not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.punted("vlan_tag", "a VLAN tag that the stack doesn't have",
 			pos), Pos: pos,
 	}
 }
@@ -307,7 +307,7 @@ func note(a arm) string {
 }
 
 func (p *program) notThis(e *spec.StackEntry) int {
-	return p.went("not_"+e.Var.Value, "no "+e.Var.Value+" header here", e.Pos)
+	return p.punted("not_"+e.Var.Value, "no "+e.Var.Value+" header here", e.Pos)
 }
 
 func (p *program) isLink(e *spec.StackEntry) bool {
@@ -429,7 +429,7 @@ func (p *program) order(front, rest []*spec.StackEntry) []string {
 // tooShort is what reason truncated says.
 const tooShort = "the packet ends inside a header"
 
-func (p *program) truncated(pos diag.Pos) int { return p.went("truncated", tooShort, pos) }
+func (p *program) truncated(pos diag.Pos) int { return p.punted("truncated", tooShort, pos) }
 
 // follows returns the condition under which h follows parent (nil: none is needed), and whether it can.
 func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
@@ -526,7 +526,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	if last := path[len(path)-1]; last.h.Closed {
 		emit(blk, &ir.Guard{
 			Cond:   bin(ir.Eq, offExpr(last.end), last.payload),
-			Reason: p.went(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos),
+			Reason: p.punted(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos),
 			Pos:    last.h.Name.Pos,
 		})
 	}

@@ -75,7 +75,7 @@ func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 		return // the tag says that something else follows
 	}
 	typ := &ir.Load{Off: plus(in.off, 2), Bits: 16, Field: in.h.Name.Value + ".type"}
-	other := w.went("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
+	other := w.punted("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
 	w.guard(bin(ir.Ne, typ, num(0x8100)), other, pos)
 	w.guard(bin(ir.Ne, typ, num(0x88A8)), other, pos)
 }

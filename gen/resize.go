@@ -65,7 +65,7 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first, kept int, pos diag.Pos) boo
 	switch {
 	case outer != nil && outer.Metadata == "vlan" && !(partial && w.family == 0 && change == len(w.hdrs)):
 		emit(w.blk, &ir.Up{
-			Reason: w.went("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
+			Reason: w.punted("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
 			Pos:    pos,
 		})
 		return false

@@ -229,8 +229,8 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	payload := bin(ir.Sub, end, offExpr(oldFront))
 	if _, fixed := constant(payload); moved && !fixed {
 		if isFrame(end) {
-			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU towards the destination", pos),
-				pos)
+			w.guard(bin(ir.Le, end, num(0xFFFF)),
+				w.punted("too_big", "larger than the MTU towards the destination", pos), pos)
 		}
 		payload = &ir.VarRef{Var: w.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
 	}
@@ -304,7 +304,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	w.keepsField(f.End, pos)
 	if rw != nil || f.End != nil || hop != nil && !w.out.L2 {
-		f.NoRoom = w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
+		f.NoRoom = w.punted("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
 		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)
 	}
 	f.Reason = w.reason("pass", ir.Passed, "", pos)
@@ -339,17 +339,17 @@ func segmentedOnly(path []*layer) bool {
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
 	c := &ir.CheckHop{
 		Hop: hop, Length: length, Pos: pos,
-		TooBig: w.went("too_big", "larger than the MTU towards the destination", pos),
+		TooBig: w.punted("too_big", "larger than the MTU towards the destination", pos),
 	}
-	none := w.went("no_route", "no route to the destination", pos)
+	none := w.punted("no_route", "no route to the destination", pos)
 	c.Reasons = [ir.HopStates]int{
 		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1,
-		ir.HopLocal:       w.went("local", "the destination is this host", pos),
-		ir.HopUnreachable: w.went("unreachable", "the route's type is unreachable", pos),
-		ir.HopBlackhole:   w.went("blackhole", "the route's type is blackhole", pos),
-		ir.HopProhibit:    w.went("prohibit", "the route's type is prohibit", pos),
-		ir.HopXfrm:        w.went("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
-		ir.HopRule: w.went("rule",
+		ir.HopLocal:       w.punted("local", "the destination is this host", pos),
+		ir.HopUnreachable: w.punted("unreachable", "the route's type is unreachable", pos),
+		ir.HopBlackhole:   w.punted("blackhole", "the route's type is blackhole", pos),
+		ir.HopProhibit:    w.punted("prohibit", "the route's type is prohibit", pos),
+		ir.HopXfrm:        w.punted("xfrm", "an xfrm (IPsec) policy is for the packet", pos),
+		ir.HopRule: w.punted("rule",
 			"a routing rule asks for a protocol or ports that aren't known when the next hop is found", pos),
 	}
 	return c
@@ -380,7 +380,7 @@ func (w *rewriter) newLengths(hdrs []*outHeader, front ir.Off, payload ir.Expr, 
 				if pl != nil {
 					cond = pl.unlessAbsent(cond)
 				}
-				w.guard(cond, w.went("length", "a length that doesn't fit its field", f.Name.Pos), pos)
+				w.guard(cond, w.punted("length", "a length that doesn't fit its field", f.Name.Pos), pos)
 			}
 			if k.Unit > 1 {
 				fits(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)))

@@ -76,7 +76,7 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 			return
 		}
 	}
-	emit(blk, &ir.Up{Reason: s.went("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
+	emit(blk, &ir.Up{Reason: s.punted("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
 }
 
 // matchPos is where a program says what it matches.
@@ -96,7 +96,7 @@ func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
 }
 
 func (s *scope) noMatch(pos diag.Pos) int {
-	return s.went("no_match", "the program's match or condition isn't true", pos)
+	return s.punted("no_match", "the program's match or condition isn't true", pos)
 }
 
 // require continues only if cond holds. It returns true where the block has ended.
@@ -167,7 +167,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 		}
 		miss := -1
 		if !row.Optional {
-			miss = s.went("no_"+t.Name, "no row in "+t.Name, l.Pos)
+			miss = s.punted("no_"+t.Name, "no row in "+t.Name, l.Pos)
 		}
 		s.out.Rows = append(s.out.Rows, row)
 		changing := s.reason("changing", s.stopped(), "user space changed rows at each attempt to read one", l.Pos)
@@ -466,7 +466,7 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 	}
 	return []ir.Stmt{
 		&ir.Learn{
-			Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
+			Table: t, Key: key, Value: value, Full: s.punted("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
 			Pos: a.Pos,
 		},
 	}

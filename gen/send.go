@@ -57,7 +57,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	if w.each != nil {
 		other = nil // copies are rewritten in place
 	}
-	family := w.went("address_family", "an address of the other IP version", a.Pos)
+	family := w.punted("address_family", "an address of the other IP version", a.Pos)
 	toV4 := isV4(to.x)
 	same := toV4
 	if have == 16 {
@@ -405,7 +405,7 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 	}
 	if f := role(o.h, "hop_limit"); f != nil && o.old != nil {
 		limit := o.old.fields[f.Name.Value].load
-		w.guard(bin(ir.Gt, limit, num(1)), w.went("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
+		w.guard(bin(ir.Gt, limit, num(1)), w.punted("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
 		if !o.isSet(f) {
 			vals := maps.Clone(o.vals)
 			vals[f.Name.Value] = bin(ir.Sub, limit, num(1))

@@ -133,7 +133,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		return false
 	case f.Type == "ip":
 		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)),
-			w.went("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
+			w.punted("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
 	}
 	return true
 }

@@ -176,7 +176,7 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	if open {
 		slack = maxTail
 		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)),
-			w.went("padding", "more padding than can be taken off", w.pos), w.pos)
+			w.punted("padding", "more padding than can be taken off", w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0

@@ -69,7 +69,7 @@ func (w *rewriter) wholeSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 		}
 	}
 	size := bin(ir.Add, rw.Payload, distance(rw.NewFront, o.off))
-	why := w.went("too_big", "too large to compute a checksum over it", o.pos)
+	why := w.punted("too_big", "too large to compute a checksum over it", o.pos)
 	w.guard(bin(ir.Le, size, num(ir.MaxWhole)), why, o.pos)
 	whole := o.off
 	s := &ir.Sum{

@@ -279,7 +279,7 @@ func (r *run) alloc(allocs []*ir.Alloc) {
 const (
 	translationKnown = iota
 	translationNew
-	translationPending
+	translationUnfinished
 	translationFull
 )
 
@@ -294,7 +294,7 @@ func (r *run) translate(n *node, s *ir.Translate) bool {
 	t, known := r.relay.Translations[key]
 	switch {
 	case known && !t.Done:
-		n.outcomes[translationPending].Hits++
+		n.outcomes[translationUnfinished].Hits++
 		return r.stop(s.Unfinished)
 	case known:
 		n.outcomes[translationKnown].Hits++

@@ -170,7 +170,7 @@ func TestAllOrNone(t *testing.T) {
 	}
 }
 
-func TestDraw(t *testing.T) {
+func TestAlloc(t *testing.T) {
 	fp := newFanPlan()
 	fp.copy.Allocs = []*ir.Alloc{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 4}}
 	fp.copy.Rewrite.Stores[2].Value = &ir.VarRef{Var: fp.number}

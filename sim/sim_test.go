@@ -160,7 +160,7 @@ func TestZeroChecksumIsAllOnes(t *testing.T) {
 	t.Error("none of 65,536 payloads had a checksum that is 0")
 }
 
-func TestPendingChecksum(t *testing.T) {
+func TestPartialChecksum(t *testing.T) {
 	r := openTurn(t, newTurnPlan())
 	in := channelData([]byte("hello"), 3, 0, true)
 	binary.BigEndian.PutUint16(in[40:], pseudo("198.51.100.7", "192.0.2.1", 8+4+5+3))

@@ -32,7 +32,7 @@ func (f *function) missing(end ir.Off) string {
 	}
 	f.usesData()
 	f.dataEnd = true
-	at := f.behind(end)
+	at := f.after(end)
 	if at == "" {
 		at = f.raw(end)
 	}

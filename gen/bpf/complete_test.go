@@ -20,7 +20,7 @@ import (
 )
 
 // A device that sums up whole packets (CHECKSUM_COMPLETE) is not at hand, but a VXLAN tunnel with checksums is one:
-// what it has verified goes on with its sum. Behind the relay that sum has to be the one of the packet that left.
+// what it has verified goes on with its sum. After the relay that sum has to be the one of the packet that left.
 func TestCompleteChecksums(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")

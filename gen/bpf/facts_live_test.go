@@ -126,7 +126,7 @@ func ownTransportOn(t *testing.T, u *unit, size int, partial bool) {
 	}
 }
 
-// shim puts a header behind VXLAN, or takes it out.
+// shim puts a header after VXLAN, or takes it out.
 const shim = `
 name: "shim"
 headers: {

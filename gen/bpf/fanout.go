@@ -168,9 +168,9 @@ func (f *function) fanOut(s *ir.FanOut) {
 	turn := n.receiver(f)
 	w.fx.after()
 	places := n.sums(w.function)
-	behind := n.behind(places)
+	reread := n.reread(places)
 	n.loop(turn, places)
-	n.restore(size, behind)
+	n.restore(size, reread)
 	saved := append(w.pointers(), w.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	w.lines, w.savedDone = slices.Insert(w.lines, n.head, n.begin(saved)...), true
 	w.fan, w.saved, w.savedUsed = nil, false, nil
@@ -373,9 +373,9 @@ func (n *fan) structures() []string {
 	return append(out, "};")
 }
 
-// behind has the places read their variables from where they are kept: what no register holds across the loop makes no
+// reread has the places read their variables from where they are kept: what no register holds across the loop makes no
 // difference to the verifier.
-func (n *fan) behind(places []string) (out []string) {
+func (n *fan) reread(places []string) (out []string) {
 	for _, p := range places {
 		for _, v := range n.pre.varsUsed {
 			word := regexp.MustCompile(`\b` + n.pre.nameOf(v) + `\b`)

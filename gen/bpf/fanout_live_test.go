@@ -230,7 +230,7 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 			"local": local, "remote": remote(i), "mode": mode, "hop_remote": direct, "next": 1 + i, "names": 1,
 		}
 	}
-	translated, plain, drawn, off, unresolved := receiver(0, 1), receiver(1, 3), receiver(2, 2), receiver(3, 0),
+	translated, plain, numbered, off, unresolved := receiver(0, 1), receiver(1, 3), receiver(2, 2), receiver(3, 0),
 		receiver(4, 3)
 	translated["base"], translated["credit"], translated["rate"] = 1000, 1, 5
 	unresolved["hop_remote"] = hop(ir.HopNeighbour, line.RelayOut, line.PeerDev)
@@ -238,7 +238,7 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 		r.setCredit(t, i, credit{Limit: math.MaxUint64 / 2})
 	}
 	r.setCredit(t, 5, credit{Limit: 1 << 32, Burst: 1 << 32})
-	r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, translated, plain, drawn, off, unresolved)
+	r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, translated, plain, numbered, off, unresolved)
 	capture, err := line.PeerDev.Capture()
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 		}
 		// by then all copies are made, also on a processor that comes to it late
 		expect(t, atServer, client, sent)
-		// what was drawn last: always the first
+		// what was allocated last: always the first
 		stream := binary.LittleEndian.Uint32(mustLookup(t, r.Maps["fr_shared"], uint32(1))) - 4
 		flags := bytes.Clone(sent)
 		flags[1] |= byte(n & 7)

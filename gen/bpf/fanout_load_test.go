@@ -28,7 +28,7 @@ import (
 // creditOf is the first of the credits of the i-th receiver, of four levels and a bucket.
 func creditOf(i int) int { return 1 + 5*i }
 
-// spenders are receivers that spend credits and draw numbers, behind a line's relay.
+// spenders are receivers that spend credits and allocate numbers, after a line's relay.
 func spenders(line *testnet.Line, n int) (out []values) {
 	local := netip.AddrPortFrom(line.RelayOutAddr.V4, 5004)
 	for i := range n {
@@ -113,7 +113,7 @@ func TestBursts(t *testing.T) {
 	}
 }
 
-// Processors that spend one credit and draw from one counter at once spend and draw exactly.
+// Processors that spend one credit and allocate from one counter at once spend and allocate exactly.
 func TestContention(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "testdata/fanout.cue")
@@ -177,11 +177,11 @@ func TestContention(t *testing.T) {
 		reasons["refused_by_device"]; all != 2*packets {
 		t.Errorf("%d turns of %d: %v", all, 2*packets, reasons)
 	}
-	var drawn uint64
-	if err := r.Maps["fr_shared"].Lookup(uint32(1), &drawn); err != nil {
+	var given uint64
+	if err := r.Maps["fr_shared"].Lookup(uint32(1), &given); err != nil {
 		t.Fatal(err)
 	}
-	if want := reasons["copy"] + reasons["refused_by_device"]; drawn != want {
-		t.Errorf("%d numbers were drawn, want %d", drawn, want)
+	if want := reasons["copy"] + reasons["refused_by_device"]; given != want {
+		t.Errorf("%d numbers were allocated, want %d", given, want)
 	}
 }

@@ -169,8 +169,8 @@ func (f *function) byName(o ir.Off, packet int) string {
 	return offset(s, at-m.off)
 }
 
-// behind is the end of a part, where a place is one, else "".
-func (f *function) behind(end ir.Off) string {
+// after is the end of a part, where a place is one, else "".
+func (f *function) after(end ir.Off) string {
 	for _, p := range f.scope {
 		if h := f.header(p); len(h.members) > 0 && plus(p.At, h.size) == end {
 			return "(void *)(" + f.to(p, f.packet()) + " + 1)"
@@ -179,14 +179,14 @@ func (f *function) behind(end ir.Off) string {
 	return ""
 }
 
-// pending marks a line that sets the pointer to a part: it is left out where nothing uses it.
-const pending = "\x01"
+// unset marks a line that sets the pointer to a part: it is left out where nothing uses it.
+const unset = "\x01"
 
 // pointsTo renders what sets pointers to parts that begin at a variable place.
 func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
 	for _, p := range parts {
 		if p.At.Base == v && f.fan == nil {
-			f.line("%s%d%s", pending, len(f.late), pending)
+			f.line("%s%d%s", unset, len(f.late), unset)
 			f.late = append(f.late, p)
 		}
 	}
@@ -195,8 +195,8 @@ func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
 // text returns the lines of a function, with what sets its pointers.
 func (f *function) text() (out []string) {
 	for _, line := range f.lines {
-		if at := strings.Index(line, pending); at >= 0 {
-			n, err := strconv.Atoi(strings.Trim(line[at:], pending))
+		if at := strings.Index(line, unset); at >= 0 {
+			n, err := strconv.Atoi(strings.Trim(line[at:], unset))
 			if err != nil {
 				panic(err) // pointsTo wrote it
 			}

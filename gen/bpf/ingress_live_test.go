@@ -233,7 +233,7 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 		t.Error(err)
 	}
 	if arrived() {
-		t.Errorf("a packet that went up under %s reached the peer as well", reason)
+		t.Errorf("a packet that passed to the stack under %s reached the peer as well", reason)
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 )
 
 // Packets of more than a page, and packets whose bytes are spread over pages (non-linear buffers), are what
-// BPF_PROG_TEST_RUN shows only in part: there no checksum is partial, and no device is behind. Here they go through the
+// BPF_PROG_TEST_RUN shows only in part: there no checksum is partial, and none comes after. Here they go through the
 // TURN relay on devices with jumbo frames, and each is compared with what the model makes of the same packet.
 
 const (
@@ -58,8 +58,8 @@ func (s sender) inject(data []byte) error {
 	return s.dev.Inject(frame)
 }
 
-// likePending is a way to send packets whose full checksum has the value that a pending one would have.
-const likePending = "a packet socket, a sum like a pending one"
+// likePartial is a way to send packets whose full checksum has the value that a partial one would have.
+const likePartial = "a packet socket, a sum like a partial one"
 
 // resemble changes a datagram so.
 func (s sender) resemble(data []byte) error {
@@ -87,11 +87,11 @@ var sendWays = []struct {
 	name    string
 	send    func(s sender, data []byte) error
 	paged   func(offload bool, size int) bool
-	pending bool
+	partial bool
 }{
 	// Kernels differ in where long packets of packet sockets lie.
 	{"a packet socket", sender.inject, nil, false},
-	{likePending, sender.inject, nil, false},
+	{likePartial, sender.inject, nil, false},
 	{"one write", func(s sender, data []byte) error {
 		return s.socket(data, 0)
 	}, func(bool, int) bool { return false }, true},
@@ -186,12 +186,12 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 	for i, p := range packets {
 		shared := j.send(t, p)
 		came := tap.next(t, p.String())
-		if pending := sendWays[p.way].pending && offload[0]; came.Partial != pending {
-			t.Fatalf("%s: the checksum that came in is pending: %v: this test shows nothing", p, came.Partial)
+		if partial := sendWays[p.way].partial && offload[0]; came.Partial != partial {
+			t.Fatalf("%s: the checksum that came in is partial: %v: this test shows nothing", p, came.Partial)
 		}
-		if sendWays[p.way].name == likePending && len(p.data) >= 6 &&
+		if sendWays[p.way].name == likePartial && len(p.data) >= 6 &&
 			(testnet.Frame{Data: came.Data, Partial: true}).Check() != nil {
-			t.Fatalf("%s: the checksum doesn't look like a pending one: this test shows nothing", p)
+			t.Fatalf("%s: the checksum doesn't look like a partial one: this test shows nothing", p)
 		}
 		want, err := j.model.Run(program, sim.Packet{Data: came.Data, Partial: partialUDP(came)})
 		if err != nil {
@@ -282,7 +282,7 @@ func (j *jumbo) open(t *testing.T, relay *runtime.Relay, families [2]int, n uint
 			if j.toPeer {
 				data = turnlab.ChannelData(turnlab.ChannelNumber, data)
 			}
-			if way.name == likePending {
+			if way.name == likePartial {
 				if err := s.resemble(data); err != nil {
 					t.Fatal(err)
 				}
@@ -293,7 +293,8 @@ func (j *jumbo) open(t *testing.T, relay *runtime.Relay, families [2]int, n uint
 	return packets
 }
 
-// send sends a packet and returns what arrived, or nil where it doesn't fit the next hop and went up, as it came.
+// send sends a packet and returns what arrived, or nil where it doesn't fit the next hop and passed to the stack as it
+// came.
 func (j *jumbo) send(t *testing.T, p jumboPacket) *testnet.Frame {
 	t.Helper()
 	before, paged := reasons(j.program), j.paged(t)
@@ -312,7 +313,7 @@ func (j *jumbo) send(t *testing.T, p jumboPacket) *testnet.Frame {
 		}
 		buf := make([]byte, jumboInto)
 		if n, err := p.up.Read(buf); err != nil || !bytes.Equal(buf[:n], p.data) {
-			t.Errorf("%s: went up with %d bytes, not as it came: %v", p, n, err)
+			t.Errorf("%s: passed to the stack with %d bytes, not as it came: %v", p, n, err)
 		}
 	}
 	if expect := sendWays[p.way].paged; expect == nil {
@@ -327,13 +328,13 @@ func (j *jumbo) send(t *testing.T, p jumboPacket) *testnet.Frame {
 func (j *jumbo) compare(t *testing.T, what string, want sim.Result, got testnet.Frame) {
 	t.Helper()
 	if want.Hop == nil || want.Hop.Ifindex != uint32(j.out.Index) {
-		t.Fatalf("%s: the model sends it by %+v, not by the way out", what, want.Hop)
+		t.Fatalf("%s: the model sends it by %+v, not by the device towards the receiver", what, want.Hop)
 	}
 	if !bytes.Equal(got.Data[:6], want.Hop.Dst[:]) || !bytes.Equal(got.Data[6:12], want.Hop.Src[:]) {
 		t.Errorf("%s: came with MAC addresses %x, the model's hop is %+v", what, got.Data[:12], want.Hop)
 	}
-	if pending := want.Packet.Partial != (sim.Partial{}) && j.offload[1]; got.Partial != pending {
-		t.Errorf("%s: the checksum is pending: %v, want %v", what, got.Partial, pending)
+	if partial := want.Packet.Partial != (sim.Partial{}) && j.offload[1]; got.Partial != partial {
+		t.Errorf("%s: the checksum is partial: %v, want %v", what, got.Partial, partial)
 	}
 	model := testnet.Frame{Data: want.Packet.Data, Partial: want.Packet.Partial != (sim.Partial{})}
 	for name, f := range map[string]testnet.Frame{"kernel": got, "model": model} {

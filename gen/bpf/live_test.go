@@ -136,7 +136,7 @@ func listen(t *testing.T, host *testnet.Host, at netip.AddrPort) *net.UDPConn {
 	return conn
 }
 
-func TestPendingChecksums(t *testing.T) {
+func TestPartialChecksums(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
 	for _, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
@@ -144,14 +144,14 @@ func TestPendingChecksums(t *testing.T) {
 			for state, name := range map[abi.HopState]string{ir.HopDirect: "direct", ir.HopNeighbour: "neighbour"} {
 				t.Run(fmt.Sprintf("IPv%d to IPv%d, sender %v, relay %v, %s", families[0], families[1], offload[0],
 					offload[1], name), func(t *testing.T) {
-					pendingChecksums(t, u, families, offload, state)
+					partialChecksums(t, u, families, offload, state)
 				})
 			}
 		}
 	}
 }
 
-func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, state abi.HopState) {
+func partialChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, state abi.HopState) {
 	line, err := testnet.Start(t).Line()
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func (w *writer) shift() (n int) {
 	return n
 }
 
-// delta is by how much the front grows behind that, in bytes, and whether it is fixed.
+// delta is by how much the front grows after that, in bytes, and whether it is fixed.
 func (w *writer) delta() (text string, n int, fixed bool) {
 	rw := w.rw
 	n = rw.NewFront.Const - rw.OldFront.Const - w.shift()
@@ -55,14 +55,14 @@ func (w *writer) shifted() string {
 		text = "(" + text + ") & 1"
 	}
 	if w.rw.Resize == ir.MoveEither {
-		text = fmt.Sprintf("!%s && %s", w.anyPending(), text)
+		text = fmt.Sprintf("!%s && %s", w.anyPartial(), text)
 	}
 	return text
 }
 
-// anyPending is the condition under which a checksum of a header that stays where it is while the
-// payload moves is pending.
-func (w *writer) anyPending() string {
+// anyPartial is the condition under which a checksum of a header that stays where it is while the
+// payload moves is partial.
+func (w *writer) anyPartial() string {
 	var names []string
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh && s.Old.Base == w.rw.Unmoved.Base && s.Old.Const < w.rw.Unmoved.Const {
@@ -147,7 +147,7 @@ func (w *writer) room() {
 		how = append(how, "FR_PAYLOAD")
 	case ir.MoveEither:
 		w.needs["scratch"] = "yes"
-		how = append(how, fmt.Sprintf("%s ? FR_PAYLOAD : 0", w.anyPending()))
+		how = append(how, fmt.Sprintf("%s ? FR_PAYLOAD : 0", w.anyPartial()))
 	}
 	if len(how) == 0 {
 		how = []string{"0"}

@@ -352,7 +352,7 @@ func (w *writer) partial() {
 	w.line("__u32 %s = fr_partial(skb);", w.asked)
 }
 
-// stored is what goes into a checksum's field. Where the kernel says that it is pending, that is the new
+// stored is what goes into a checksum's field. Where the kernel says that it is partial, that is the new
 // pseudo-header's sum; where it doesn't say, the kernel finishes it.
 func (s *sum) stored() string {
 	if s.Whole != nil {
@@ -364,7 +364,7 @@ func (s *sum) stored() string {
 	return fmt.Sprintf("fr_csum_field(&%s)", s.name("csum"))
 }
 
-// finish has the kernel complete a checksum that seems to be pending.
+// finish has the kernel complete a checksum that seems to be partial.
 func (w *writer) finish(s *sum) {
 	flags := "0"
 	if s.Optional {

@@ -20,19 +20,19 @@ import (
 
 // Bytes after the IP datagram stay where they are: short frames are padded on their way in, and what is as large as
 // the next hop takes would not arrive with anything after it.
-func TestBytesBehindTheDatagram(t *testing.T) {
+func TestBytesAfterTheDatagram(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/trailing/spec.cue")
 	for _, family := range []int{4, 6} {
 		for _, program := range []string{"route", "spread"} {
 			t.Run(fmt.Sprintf("IPv%d, %s", family, program), func(t *testing.T) {
-				behindTheDatagram(t, u, family, program)
+				afterTheDatagram(t, u, family, program)
 			})
 		}
 	}
 }
 
-func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
+func afterTheDatagram(t *testing.T, u *unit, family int, program string) {
 	line, err := testnet.Start(t).Line()
 	if err != nil {
 		t.Fatal(err)
@@ -69,11 +69,11 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 
 	head := map[int]int{4: 28, 6: 48}[family]
 	cases := []struct {
-		payload, behind int
+		payload, after int
 	}{{0, 60}, {1, 17}, {2, 1}, {101, 4}, {1500 - head, 40}, {1499 - head, 1}, {5, 0}}
 	for n, c := range cases {
 		payload := bytes.Repeat([]byte{byte(n + 1)}, c.payload)
-		frame := append(datagram(t, line, client, to, payload), bytes.Repeat([]byte{0xEE}, c.behind)...)
+		frame := append(datagram(t, line, client, to, payload), bytes.Repeat([]byte{0xEE}, c.after)...)
 		if err := line.ClientDev.Inject(frame); err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 				t.Fatal(err)
 			}
 			if got, err := conn.Read(buf); err != nil || !bytes.Equal(buf[:got], payload) {
-				t.Errorf("%d bytes, %d behind them: %d bytes arrived, %v", c.payload, c.behind, got, err)
+				t.Errorf("%d bytes, %d after them: %d bytes arrived, %v", c.payload, c.after, got, err)
 			}
 		}
 	}

@@ -65,10 +65,10 @@ func TestChecksumOfTunnel(t *testing.T) {
 		u := compileText(t, "around.cue", []byte(around(filler)), nil)
 		for _, outer := range []int{4, 6} {
 			for _, inner := range []int{4, 6} {
-				for _, pending := range []bool{true, false} {
-					t.Run(fmt.Sprintf("filler %d, IPv%d in IPv%d, pending %v", filler, inner, outer, pending),
+				for _, partial := range []bool{true, false} {
+					t.Run(fmt.Sprintf("filler %d, IPv%d in IPv%d, partial %v", filler, inner, outer, partial),
 						func(t *testing.T) {
-							eachWay(t, func(t *testing.T) { checksumOfTunnel(t, u, filler, outer, inner, pending) })
+							eachWay(t, func(t *testing.T) { checksumOfTunnel(t, u, filler, outer, inner, partial) })
 						})
 				}
 			}
@@ -76,10 +76,10 @@ func TestChecksumOfTunnel(t *testing.T) {
 	}
 }
 
-func checksumOfTunnel(t *testing.T, u *unit, filler, outer, inner int, pending bool) {
+func checksumOfTunnel(t *testing.T, u *unit, filler, outer, inner int, partial bool) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
-	must(t, line.ClientDev.SetTxChecksum(pending))
+	must(t, line.ClientDev.SetTxChecksum(partial))
 	settings := map[string]any{"local4": line.RelayOutAddr.V4, "local6": line.RelayOutAddr.V6}
 	relay, far := loadRelayWith(t, u, line.Relay, settings), loadRelayWith(t, u, line.Peer, settings)
 	table := map[int]string{4: "four", 6: "six"}[outer]
@@ -110,7 +110,7 @@ func checksumOfTunnel(t *testing.T, u *unit, filler, outer, inner int, pending b
 	if got := reasons(far.Program("leave")); got["pass"] != uint64(n) {
 		t.Errorf("%v, want %d passed", got, n)
 	}
-	if pending {
+	if partial {
 		return // the capture shows the inner checksum as it is, to be completed
 	}
 	must(t, testnet.Until(2*time.Second, "all packets", func() bool { return len(arrived(seen)) >= n }))

@@ -25,8 +25,9 @@
 // from user space, or not at all: then the stream is reset. To reset a stream, user space has the kernel withhold it,
 // waits until no program can be sending any more of it, reads the ring, and so knows its final size.
 //
-// All numbers are shared: packet numbers are drawn from one counter by the kernel's programs and by the library, stream
-// IDs from one counter by the programs and by user space, and flow control credit is leased (credit.go). The library
-// learns of the kernel's copies before it handles an ACK, so that congestion control and loss detection include them.
+// All numbers are shared: packet numbers are allocated from one counter by the kernel's programs and by the library,
+// stream IDs from one counter by the programs and by user space, and flow control credit is leased (credit.go). The
+// library learns of the kernel's copies before it handles an ACK, so that congestion control and loss detection
+// include them.
 // What was lost is sent again by the library, from the cache.
 package server
