@@ -60,7 +60,7 @@ func run() error {
 	partial := flag.Bool("partial", false, "send packets with partial checksums, as from a virtual machine on the "+
 		"same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
-	offload := flag.Bool("offload", false, "leave it to the device to cut super-packets of a user-space relay, as "+
+	offload := flag.Bool("offload", false, "leave it to the device to cut GSO packets of a user-space relay, as "+
 		"some network cards can (fanout)")
 	plot := flag.String("plot", "", "PNG `file` that the curves are drawn into (fanout)")
 	out := flag.String("json", "", "`file` that the report is written to as JSON")

@@ -25,15 +25,15 @@ var (
 		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter, credit,\n"+
 			"bucket, translation. Some of them can't be used in a key, a setting or a session. In rows, most of\n"+
 			"them may have a value for each level of priority: \"bytes8[priority]\".",
-		`tables: ways: {key: dst: "prefix", value: way: "next_hop"}`,
-		`tables: ways: {key: dst: "ip", value: way: "next_hop"}`)
+		`tables: routes: {key: dst: "prefix", value: hop: "next_hop"}`,
+		`tables: routes: {key: dst: "ip", value: hop: "next_hop"}`)
 	codeTable = diag.Define("FR0205", "invalid table",
 		"A table's kind, key and value must match: an lpm table has one key of type prefix, an array one key\n"+
 			"of an integer type, and rows of sessions are in tables of their own. Several rows of a session in\n"+
 			"one table have keys and values of the same types. A counter, a credit or a bucket of a session is in\n"+
 			"the value of a row, or of several, which share it.",
-		`tables: routes: {kind: "lpm", key: {src: "prefix", dst: "prefix"}, value: way: "next_hop"}`,
-		`tables: routes: {kind: "lpm", key: dst: "prefix", value: way: "next_hop"}`)
+		`tables: routes: {kind: "lpm", key: {src: "prefix", dst: "prefix"}, value: hop: "next_hop"}`,
+		`tables: routes: {kind: "lpm", key: dst: "prefix", value: hop: "next_hop"}`)
 	codeStack = diag.Define("FR0206", "invalid stack",
 		"Every header in a stack must be able to follow the one before it. The fields that identify a header\n"+
 			"are declared with it, in `after`.",

@@ -71,8 +71,8 @@ func TestKnownFamily(t *testing.T) {
 		p := plan(t, `
 			name: "known"
 			headers: tun: fields: [{name: "id", bits: 32, is: 7}]
-			tables: ways: {key: client: "endpoint", value: {from: "endpoint", to: "endpoint"}}
-			programs: p: {hook: "tc/ingress", lookup: r: ways: ["udp.src"]
+			tables: flows: {key: client: "endpoint", value: {from: "endpoint", to: "endpoint"}}
+			programs: p: {hook: "tc/ingress", lookup: r: flows: ["udp.src"]
 				`+c.rest+`}`).Programs[0]
 		got := map[int]int{}
 		for s := range ir.Stmts(p.Body) {

@@ -30,7 +30,7 @@ func TestReasonNames(t *testing.T) {
 		name: "spread"
 		tables: {
 			senders: {key: from: "ip", value: {budget: "credit", to: "endpoint"}}
-			layer: {key: from: "ip", value: way: "next_hop"}
+			layer: {key: from: "ip", value: hop: "next_hop"}
 		}
 		groups: listeners: {
 			key: server: "endpoint"
@@ -47,7 +47,7 @@ func TestReasonNames(t *testing.T) {
 			do: [{admit: {credit: "s.budget", cost: 1}}, {send: {from: "udp.dst", to: "s.to"}}]}`,
 		`{match: "udp.dst_port": 3, do: [{drop: "layer"}]}`,
 		`{match: "udp.dst_port": 4, do: [{drop: "no_route"}]}`,
-		`{match: "udp.dst_port": 5, lookup: l: layer: ["ip.src"], do: [{send: via: "l.way"}]}`,
+		`{match: "udp.dst_port": 5, lookup: l: layer: ["ip.src"], do: [{send: via: "l.hop"}]}`,
 	}
 	var want []string
 	for i := range 2 * len(rules) {

@@ -189,7 +189,7 @@ func TestSuperPacket(t *testing.T) {
 			from = to
 		}
 		if !slices.Equal(got, c.want) {
-			t.Errorf("super-packets of %v, want %v", got, c.want)
+			t.Errorf("GSO packets of %v, want %v", got, c.want)
 		}
 	}
 }

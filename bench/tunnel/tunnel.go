@@ -103,7 +103,7 @@ func Measure(rounds int, progress io.Writer) (list []Comparison, err error) {
 		for _, cut := range []bool{false, true} {
 			name := fmt.Sprintf("TCP through a tunnel over IPv%d", outside)
 			if cut {
-				name += ", no super-packets"
+				name += ", no GSO packets"
 			}
 			medians, err := measure(name, func(v *variant) (turnlab.Result, error) {
 				peak, err := v.tcp(cut)

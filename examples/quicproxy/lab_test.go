@@ -125,7 +125,7 @@ func newBed(t *testing.T, family int, flags ...string) *bed {
 	check(t, build())
 	l, err := testnet.Start(t).Line()
 	check(t, err)
-	// Their own hosts' segments: a network between them has cut super-packets long before.
+	// Their own hosts' segments: a network between them has cut GSO packets long before.
 	check(t, l.PeerDev.SetSegmentation(false))
 	check(t, l.ClientDev.SetSegmentation(false))
 	b := &bed{T: t, line: l, family: family, folder: certificates(t)}

@@ -216,8 +216,8 @@ func TestManyChannels(t *testing.T) {
 	}
 }
 
-// A checksum may be left to a device that doesn't do it, at the sender, on the way in, on the way out: every packet
-// that arrives has the right lengths and checksums, and its headers in the right place.
+// A checksum may be left to a device that doesn't do it, at the sender, where packets come in, where they leave: every
+// packet that arrives has the right lengths and checksums, and its headers in the right place.
 func TestChecksumOffload(t *testing.T) {
 	needs.Root(t)
 	for _, f := range families {

@@ -69,12 +69,12 @@ headers: {
 	}
 	tun: fields: [{name: "id", bytes: %d}]
 }
-tables: t: {key: src: "ip", value: way: "next_hop"}
+tables: t: {key: src: "ip", value: hop: "next_hop"}
 programs: up: {
 	hook: "tc/ingress"
 	stack: ["eth", {outer: "ipv4"}, "tudp", "tun", {inner: "ipv4"}]
 	lookup: r: t: ["outer.src"]
-	do: [{pop: "tun"}, {pop: "tudp"}, {pop: "outer"}, {send: via: "r.way"}]
+	do: [{pop: "tun"}, {pop: "tudp"}, {pop: "outer"}, {send: via: "r.hop"}]
 }
 `, size)
 }
@@ -400,7 +400,7 @@ func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 	count, err := relay.Program("renumber").Count("sent")
 	must(t, err)
 	if mean := count.Bytes / max(count.Packets, 1); mean < 2000 {
-		t.Errorf("packets of %d bytes on average: there were no super-packets, and this test shows nothing", mean)
+		t.Errorf("packets of %d bytes on average: there were no GSO packets, and this test shows nothing", mean)
 	}
 }
 

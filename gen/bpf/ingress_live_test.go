@@ -149,7 +149,7 @@ func startStrange(t *testing.T, u *unit, line *testnet.Line, name string, clsact
 		if err := line.RelayOut.AddNeighbour(peer, line.PeerDev.MAC); err != nil {
 			t.Fatal(err)
 		}
-		if err := relay.Table("ways").Put([]any{port}, []any{peer}); err != nil {
+		if err := relay.Table("routes").Put([]any{port}, []any{peer}); err != nil {
 			t.Fatal(err)
 		}
 		hop := sim.Hop{
@@ -158,7 +158,7 @@ func startStrange(t *testing.T, u *unit, line *testnet.Line, name string, clsact
 		}
 		to, key := peer.As16(), make([]byte, u.plan.Tables[0].Key.Size)
 		binary.LittleEndian.PutUint16(key, port)
-		if !b.model.Table("ways").Put(key, append(hop.Bytes(), to[:]...)) {
+		if !b.model.Table("routes").Put(key, append(hop.Bytes(), to[:]...)) {
 			t.Fatal("the model's table takes no row")
 		}
 		b.sockets[family] = listen(t, line.Relay, netip.AddrPortFrom(line.RelayInAddr.Of(family), port))

@@ -49,7 +49,7 @@ func afterTheDatagram(t *testing.T, u *unit, family int, program string) {
 		make([]byte, 32)...))
 	to, out := peer, hop(1, line.RelayOut, line.PeerDev)
 	dst := peer.Addr().As16()
-	put(t, relay.Maps["tbl_ways"], dst[:], append(append(bytes.Clone(out), dst[:]...), make([]byte, 4)...))
+	put(t, relay.Maps["tbl_routes"], dst[:], append(append(bytes.Clone(out), dst[:]...), make([]byte, 4)...))
 	if program == "spread" {
 		to = netip.AddrPortFrom(line.RelayInAddr.Of(family), 9)
 		relay.openGroup(t, "listeners", values{"server": to},

@@ -22,7 +22,7 @@ type policyLab struct {
 	send   func(size int)
 }
 
-// policyRelay is a relay that sends datagrams to port 7000 of the peer, in one of the ways that there are.
+// policyRelay is a relay that sends datagrams to port 7000 of the peer, with each kind of next hop that there is.
 type policyRelay struct {
 	name, spec, program string
 	open                func(l *policyLab)
@@ -43,32 +43,32 @@ programs: forward: {
 `
 	viaSpec = `
 name: "via"
-tables: ways: {key: from: "ip", value: way: "next_hop", size: 16}
+tables: routes: {key: from: "ip", value: hop: "next_hop", size: 16}
 programs: forward: {
 	hook: "tc/ingress"
 	stack: ["eth", "ip", "udp"]
-	lookup: w: ways: ["ip.src"]
-	do: [{send: via: "w.way"}]
+	lookup: r: routes: ["ip.src"]
+	do: [{send: via: "r.hop"}]
 }
 `
 	lookupSpec = `
 name: "lookup"
-tables: ways: {kind: "lru", key: from: "ip", value: {local: "endpoint", remote: "endpoint"}, size: 16}
+tables: routes: {kind: "lru", key: from: "ip", value: {local: "endpoint", remote: "endpoint"}, size: 16}
 programs: forward: {
 	hook: "tc/ingress"
 	stack: ["eth", "ip", "udp"]
-	lookup: w: ways: ["ip.src"]
-	do: [{send: {from: "w.local", to: "w.remote"}}]
+	lookup: r: routes: ["ip.src"]
+	do: [{send: {from: "r.local", to: "r.remote"}}]
 }
 `
 	blindSpec = `
 name: "blind"
-tables: ways: {kind: "lru", key: from: "ip", value: {local: "ip", remote: "ip"}, size: 16}
+tables: routes: {kind: "lru", key: from: "ip", value: {local: "ip", remote: "ip"}, size: 16}
 programs: forward: {
 	hook: "tc/ingress"
 	stack: ["eth", "ip"]
-	lookup: w: ways: ["ip.src"]
-	do: [{send: {from: "w.local", to: "w.remote"}}]
+	lookup: r: routes: ["ip.src"]
+	do: [{send: {from: "r.local", to: "r.remote"}}]
 }
 `
 	groupSpec = `
@@ -131,7 +131,7 @@ var policyRelays = []policyRelay{
 		open: func(l *policyLab) {
 			a := pathAddrs[l.family]
 			router := netip.MustParseAddr(map[int]string{4: "198.51.100.254", 6: "2001:db8:2::fe"}[l.family])
-			l.must(l.relay.Table("ways").Put([]any{a.client}, []any{router}))
+			l.must(l.relay.Table("routes").Put([]any{a.client}, []any{router}))
 			l.must(l.client.Run("ip", fmt.Sprintf("-%d", l.family), "route", "add", "default", "via", a.in.String()))
 			l.plain(netip.AddrPortFrom(a.peer, 7000))
 		},
@@ -140,7 +140,7 @@ var policyRelays = []policyRelay{
 		name: "lookup in the kernel", spec: lookupSpec, program: "forward", proto: true, ports: true,
 		open: func(l *policyLab) {
 			a := pathAddrs[l.family]
-			l.must(l.relay.Table("ways").Put([]any{a.client},
+			l.must(l.relay.Table("routes").Put([]any{a.client},
 				[]any{netip.AddrPortFrom(a.out, 50000), netip.AddrPortFrom(a.peer, 7000)}))
 			l.plain(netip.AddrPortFrom(a.in, 9))
 		},
@@ -149,7 +149,7 @@ var policyRelays = []policyRelay{
 		name: "lookup in the kernel without ports", spec: blindSpec, program: "forward",
 		open: func(l *policyLab) {
 			a := pathAddrs[l.family]
-			l.must(l.relay.Table("ways").Put([]any{a.client}, []any{a.out, a.peer}))
+			l.must(l.relay.Table("routes").Put([]any{a.client}, []any{a.out, a.peer}))
 			l.plain(netip.AddrPortFrom(a.in, 7000))
 		},
 	},

@@ -95,7 +95,7 @@ struct key_routes {
 _Static_assert(sizeof(struct key_routes) == 20, "layout of key_routes");
 
 struct val_routes {
-	struct fr_next_hop way;
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -620,7 +620,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = r->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -638,7 +638,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &r->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -646,8 +646,8 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(r->way.hop.ifindex, 0);
-	return fr_redirect_neigh(r->way.hop.ifindex, AF_INET, r->way.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -689,8 +689,8 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->way.hop, reason_route_no_route));
+	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
 	return route_ipv4_send(skb, data, ip_end, s, r);
 }
 
@@ -712,7 +712,7 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 		return fr_drop(skb->len, reason_route_over_quota);
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = r->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
@@ -730,15 +730,15 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &r->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(r->way.hop.ifindex, 0);
-	return fr_redirect_neigh(r->way.hop.ifindex, AF_INET6, r->way.addr);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
 static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -781,8 +781,8 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&r->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&r->way.hop, reason_route_no_route));
+	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
 	return route_ipv6_send(skb, data, ip_end, s, r);
 }
 

@@ -61,28 +61,28 @@ struct hdr_vlan {
 	__be16 type;
 } __attribute__((packed));
 
-/* table ways */
-struct key_ways {
+/* table routes */
+struct key_routes {
 	__u8 addr[16];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct key_ways) == 16, "layout of key_ways");
+_Static_assert(sizeof(struct key_routes) == 16, "layout of key_routes");
 
-struct val_ways {
-	struct fr_next_hop way;
+struct val_routes {
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
+_Static_assert(sizeof(struct val_routes) == 40, "layout of val_routes");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16);
-	__type(key, struct key_ways);
-	__type(value, struct val_ways);
-} tbl_ways SEC(".maps");
+	__type(key, struct key_routes);
+	__type(value, struct val_routes);
+} tbl_routes SEC(".maps");
 
-static __always_inline __u64 copy_ways(void *to, const void *from)
+static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
@@ -92,11 +92,11 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key,
-					       const struct fr_lease *lease, __u32 place,
-					       struct val_ways **row)
+static __always_inline enum fr_found find_routes(const struct key_routes *key,
+						 const struct fr_lease *lease, __u32 place,
+						 struct val_routes **row)
 {
-	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
 }
 
 /*
@@ -115,7 +115,7 @@ enum {
 	reason_forward_ipv4_reserved, reason_forward_fragment, reason_forward_ipv4_total_length,
 	reason_forward_ipv4_checksum, reason_forward_martian_source, reason_forward_multicast,
 	reason_forward_martian_destination, reason_forward_not_udp, reason_forward_udp_length,
-	reason_forward_gso_packet, reason_forward_unit_version, reason_forward_no_ways,
+	reason_forward_gso_packet, reason_forward_unit_version, reason_forward_no_routes,
 	reason_forward_changing, reason_forward_hop_limit, reason_forward_partial_checksum,
 	reason_forward_no_memory, reason_forward_fault, reason_forward_too_big,
 	reason_forward_no_route, reason_forward_local, reason_forward_unreachable,
@@ -196,7 +196,7 @@ static __always_inline int check_unit(struct __sk_buff *skb, void *data, void *d
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb, void *data,
-	__u64 ip_end, struct val_ways *w)
+	__u64 ip_end, struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
@@ -205,7 +205,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -220,7 +220,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -233,8 +233,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
@@ -251,23 +251,23 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	if (check_unit(skb, data, data_end, udp_end, 42))
 		return TC_ACT_UNSPEC;
 
-	/* lookup: w: ways: ["ip.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
+		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
 
-	/* do: [{send: via: "w.way"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
-	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, w);
+	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, r);
 }
 
 static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -299,13 +299,13 @@ static __always_inline int check_ipv6(struct __sk_buff *skb, void *data, void *d
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb, void *data,
-	__u64 ip_end, struct val_ways *w)
+	__u64 ip_end, struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -320,7 +320,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -332,8 +332,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
@@ -350,23 +350,23 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	if (check_unit(skb, data, data_end, udp_end, 62))
 		return TC_ACT_UNSPEC;
 
-	/* lookup: w: ways: ["ip.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.addr, ipv6->dst, 0);
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
+		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
 
-	/* do: [{send: via: "w.way"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
-	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, w);
+	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, r);
 }
 
 static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
@@ -384,7 +384,7 @@ static __always_inline int forward_vlan_in_the_metadata(struct __sk_buff *skb, v
 }
 
 static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_ways *w)
+						  __u64 payload_len, struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 18;
 	__u32 len = skb->len;
@@ -394,7 +394,7 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 32, FR_POP_INNER,
 			    &data);
@@ -407,7 +407,7 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -416,8 +416,8 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -434,16 +434,16 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	if (check_unit(skb, data, data_end, udp_end, 46))
 		return TC_ACT_UNSPEC;
 
-	/* lookup: w: ways: ["ip.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.addr, ld32(ipv4->dst));
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
+		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
 
-	/* do: [{send: via: "w.way"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	__u64 payload_len = ip_end - 50;
@@ -451,20 +451,20 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
 	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, 32ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
-	return forward_vlan_ipv4_send(skb, data, payload_len, w);
+	if (unlikely(!fr_fits(&r->hop.hop, 32ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+	return forward_vlan_ipv4_send(skb, data, payload_len, r);
 }
 
 static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
-						  __u64 payload_len, struct val_ways *w)
+						  __u64 payload_len, struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 18;
 	__u32 len = skb->len;
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 52, FR_POP_INNER,
 			    &data);
@@ -477,7 +477,7 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -485,8 +485,8 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
 static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -504,16 +504,16 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (check_unit(skb, data, data_end, udp_end, 66))
 		return TC_ACT_UNSPEC;
 
-	/* lookup: w: ways: ["ip.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.addr, ipv6->dst, 0);
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_forward_no_ways, reason_forward_changing);
+		return fr_missed(skb, found, reason_forward_no_routes, reason_forward_changing);
 
-	/* do: [{send: via: "w.way"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	__u64 payload_len = ip_end - 70;
@@ -523,9 +523,9 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, 52ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_forward_no_route));
-	return forward_vlan_ipv6_send(skb, data, payload_len, w);
+	if (unlikely(!fr_fits(&r->hop.hop, 52ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_forward_no_route));
+	return forward_vlan_ipv6_send(skb, data, payload_len, r);
 }
 
 static __always_inline int forward_vlan(struct __sk_buff *skb, void *data, void *data_end,

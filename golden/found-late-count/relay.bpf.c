@@ -48,29 +48,29 @@ struct hdr_cost {
 	__u8 rest_units;
 } __attribute__((packed));
 
-/* table ways */
-struct key_ways {
+/* table routes */
+struct key_routes {
 	__u16 port;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
-_Static_assert(sizeof(struct key_ways) == 4, "layout of key_ways");
+_Static_assert(sizeof(struct key_routes) == 4, "layout of key_routes");
 
-struct val_ways {
-	struct fr_next_hop way;
+struct val_routes {
+	struct fr_next_hop hop;
 	__u32 left;
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
+_Static_assert(sizeof(struct val_routes) == 40, "layout of val_routes");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct key_ways);
-	__type(value, struct val_ways);
-} tbl_ways SEC(".maps");
+	__type(key, struct key_routes);
+	__type(value, struct val_routes);
+} tbl_routes SEC(".maps");
 
-static __always_inline __u64 copy_ways(void *to, const void *from)
+static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
@@ -81,11 +81,11 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key,
-					       const struct fr_lease *lease, __u32 place,
-					       struct val_ways **row)
+static __always_inline enum fr_found find_routes(const struct key_routes *key,
+						 const struct fr_lease *lease, __u32 place,
+						 struct val_routes **row)
 {
-	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
 }
 
 /*
@@ -102,7 +102,7 @@ enum {
 	reason_framed_ipv4_total_length, reason_framed_ipv4_checksum, reason_framed_martian_source,
 	reason_framed_multicast, reason_framed_martian_destination, reason_framed_not_udp,
 	reason_framed_udp_length, reason_framed_gso_packet, reason_framed_not_cost,
-	reason_framed_no_ways, reason_framed_changing, reason_framed_refused_left,
+	reason_framed_no_routes, reason_framed_changing, reason_framed_refused_left,
 	reason_framed_contended, reason_framed_hop_limit, reason_framed_partial_checksum,
 	reason_framed_no_memory, reason_framed_fault, reason_framed_too_big, reason_framed_no_route,
 	reason_framed_local, reason_framed_unreachable, reason_framed_blackhole,
@@ -132,7 +132,7 @@ static __always_inline int check_udp(struct __sk_buff *skb, void *data, void *da
 }
 
 static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-					   __u64 partial, struct val_ways *w)
+					   __u64 partial, struct val_routes *r)
 {
 	struct hdr_cost *cost = data + 42;
 	struct hdr_ipv4 *ipv4 = data + 14;
@@ -140,8 +140,8 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	__u32 len = skb->len;
 	const __u32 udp_checksum_at = 40;
 
-	/* do: [{set: "cost.units": 1}, {admit: {credit: "w.left", cost: 1}}, {count: {counter... */
-	__u32 credit0 = fr_credit(w->left, 0);
+	/* do: [{set: "cost.units": 1}, {admit: {credit: "r.left", cost: 1}}, {count: {counter... */
+	__u32 credit0 = fr_credit(r->left, 0);
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
@@ -168,7 +168,7 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					   ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
@@ -188,7 +188,7 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	struct hdr_cost *new_cost = data + 42;
 	struct hdr_udp *new_udp = data + 34;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st8(&new_cost->rest_units, cost_rest_units);
@@ -203,8 +203,8 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	fr_count(reason_framed_sent, len);
 	fr_named_add(0, by0);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -226,25 +226,25 @@ static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *d
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_framed_gso_packet);
 
-	/* lookup: w: ways: ["udp.src_port"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["udp.src_port"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_framed_no_ways, reason_framed_changing);
+		return fr_missed(skb, found, reason_framed_no_routes, reason_framed_changing);
 
-	/* do: [{set: "cost.units": 1}, {admit: {credit: "w.left", cost: 1}}, {count: {counter... */
+	/* do: [{set: "cost.units": 1}, {admit: {credit: "r.left", cost: 1}}, {count: {counter... */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_framed_hop_limit);
 	__u64 partial = fr_partial(skb);
 	if (!(partial == 0 || partial == FR_PARTIAL(34, 40) || (partial >> 16) >= 43) ||
 	    !(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_framed_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, ipv4_end - 14)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_framed_no_route));
-	return framed_udp_send(skb, data, ipv4_end, partial, w);
+	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end - 14)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_framed_no_route));
+	return framed_udp_send(skb, data, ipv4_end, partial, r);
 }
 
 SEC("tc") int prog_framed(struct __sk_buff *skb)
@@ -320,7 +320,7 @@ enum {
 	reason_bare_ipv4_reserved, reason_bare_fragment, reason_bare_ipv4_total_length,
 	reason_bare_ipv4_checksum, reason_bare_martian_source, reason_bare_multicast,
 	reason_bare_martian_destination, reason_bare_not_udp, reason_bare_udp_length,
-	reason_bare_gso_packet, reason_bare_not_cost, reason_bare_no_ways, reason_bare_changing,
+	reason_bare_gso_packet, reason_bare_not_cost, reason_bare_no_routes, reason_bare_changing,
 	reason_bare_refused_left, reason_bare_contended, reason_bare_hop_limit,
 	reason_bare_partial_checksum, reason_bare_no_memory, reason_bare_fault, reason_bare_too_big,
 	reason_bare_no_route, reason_bare_local, reason_bare_unreachable, reason_bare_blackhole,
@@ -328,14 +328,14 @@ enum {
 };
 
 static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
-				     struct val_ways *w)
+				     struct val_routes *r)
 {
 	struct hdr_cost *cost = data + 28;
 	struct hdr_ipv4 *ipv4 = data;
 	__u32 len = skb->len;
 
-	/* do: [{admit: {credit: "w.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
-	__u32 credit0 = fr_credit(w->left, 0);
+	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
+	__u32 credit0 = fr_credit(r->left, 0);
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
@@ -379,7 +379,7 @@ static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ip
 
 	fr_count(reason_bare_sent, len);
 	fr_named_add(1, by0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)
@@ -440,21 +440,21 @@ SEC("tc") int prog_bare(struct __sk_buff *skb)
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_bare_gso_packet);
 
-	/* lookup: w: ways: ["udp.src_port"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["udp.src_port"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.port = be16(&udp->src_port);
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_bare_no_ways, reason_bare_changing);
+		return fr_missed(skb, found, reason_bare_no_routes, reason_bare_changing);
 
-	/* do: [{admit: {credit: "w.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
+	/* do: [{admit: {credit: "r.left", cost: 1}}, {count: {counter: "bare_units", by: "cos... */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_bare_hop_limit);
 	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
 		return fr_up(skb, reason_bare_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, ipv4_end)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_bare_no_route));
-	return bare_send(skb, data, ipv4_end, w);
+	if (unlikely(!fr_fits(&r->hop.hop, ipv4_end)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_bare_no_route));
+	return bare_send(skb, data, ipv4_end, r);
 }

@@ -66,19 +66,19 @@ struct hdr_note {
 	__u8 n;
 } __attribute__((packed));
 
-/* table ways */
-struct key_ways {
+/* table routes */
+struct key_routes {
 	__u32 flow;
 } __packed_aligned(4);
 
-_Static_assert(sizeof(struct key_ways) == 4, "layout of key_ways");
+_Static_assert(sizeof(struct key_routes) == 4, "layout of key_routes");
 
-struct val_ways {
+struct val_routes {
 	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
+_Static_assert(sizeof(struct val_routes) == 40, "layout of val_routes");
 
 /* table groups */
 struct key_groups {
@@ -98,11 +98,11 @@ _Static_assert(sizeof(struct val_groups) == 40, "layout of val_groups");
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct key_ways);
-	__type(value, struct val_ways);
-} tbl_ways SEC(".maps");
+	__type(key, struct key_routes);
+	__type(value, struct val_routes);
+} tbl_routes SEC(".maps");
 
-static __always_inline __u64 copy_ways(void *to, const void *from)
+static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
@@ -112,11 +112,11 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key,
-					       const struct fr_lease *lease, __u32 place,
-					       struct val_ways **row)
+static __always_inline enum fr_found find_routes(const struct key_routes *key,
+						 const struct fr_lease *lease, __u32 place,
+						 struct val_routes **row)
 {
-	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
 }
 
 struct {
@@ -158,7 +158,7 @@ enum {
 	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
 	reason_route_martian_destination, reason_route_not_udp, reason_route_udp_length,
 	reason_route_gso_packet, reason_route_not_tag, reason_route_tag_checksum,
-	reason_route_no_ways, reason_route_changing, reason_route_hop_limit,
+	reason_route_no_routes, reason_route_changing, reason_route_hop_limit,
 	reason_route_partial_checksum, reason_route_no_memory, reason_route_fault,
 	reason_route_too_big, reason_route_no_route, reason_route_local, reason_route_unreachable,
 	reason_route_blackhole, reason_route_prohibit, reason_route_xfrm, reason_route_rule,
@@ -203,7 +203,7 @@ static __always_inline int check_tag(struct __sk_buff *skb, void *data, void *da
 }
 
 static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_ways *way)
+					   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
@@ -212,7 +212,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -226,7 +226,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &way->hop.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -234,8 +234,8 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(way->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -280,33 +280,33 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 	if (check_tag(skb, data, data_end, udp_end, 42))
 		return TC_ACT_UNSPEC;
 
-	/* lookup: way: ways: ["tag.flow"] */
-	struct val_ways *way;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["tag.flow"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-	enum fr_found found = find_ways(&key, lease, 0, &way);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
+		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
 
-	/* do: [{send: via: "way.hop"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&way->hop.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&way->hop.hop, reason_route_no_route));
-	return route_ipv4_send(skb, data, ip_end, way);
+	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+	return route_ipv4_send(skb, data, ip_end, r);
 }
 
 static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_ways *way)
+					   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -320,15 +320,15 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &way->hop.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(way->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET6, way->hop.addr);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
 static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -365,23 +365,23 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 	if (check_tag(skb, data, data_end, udp_end, 62))
 		return TC_ACT_UNSPEC;
 
-	/* lookup: way: ways: ["tag.flow"] */
-	struct val_ways *way;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["tag.flow"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-	enum fr_found found = find_ways(&key, lease, 0, &way);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
+		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
 
-	/* do: [{send: via: "way.hop"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&way->hop.hop, ip_end - 14)))
-		return fr_up(skb, fr_unfit(&way->hop.hop, reason_route_no_route));
-	return route_ipv6_send(skb, data, ip_end, way);
+	if (unlikely(!fr_fits(&r->hop.hop, ip_end - 14)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+	return route_ipv6_send(skb, data, ip_end, r);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
@@ -433,7 +433,7 @@ enum {
 	reason_unwrap_ipv4_total_length, reason_unwrap_ipv4_checksum, reason_unwrap_martian_source,
 	reason_unwrap_multicast, reason_unwrap_martian_destination, reason_unwrap_not_udp,
 	reason_unwrap_udp_length, reason_unwrap_gso_packet, reason_unwrap_not_tag,
-	reason_unwrap_tag_checksum, reason_unwrap_not_note, reason_unwrap_no_ways,
+	reason_unwrap_tag_checksum, reason_unwrap_not_note, reason_unwrap_no_routes,
 	reason_unwrap_changing, reason_unwrap_udp_checksum, reason_unwrap_hop_limit,
 	reason_unwrap_partial_checksum, reason_unwrap_no_memory, reason_unwrap_fault,
 	reason_unwrap_too_big, reason_unwrap_no_route, reason_unwrap_local,
@@ -442,7 +442,7 @@ enum {
 };
 
 static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __u64 payload_len,
-					   struct val_ways *way)
+					   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 50;
 	__u32 len = skb->len;
@@ -452,7 +452,7 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					    ipv4_ttl_protocol);
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 21, 0, &data);
 	if (unlikely(err))
@@ -464,7 +464,7 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &way->hop.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -476,18 +476,18 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
-		return bpf_redirect(way->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
-					   __u64 inner_end, struct val_ways *way)
+					   __u64 inner_end, struct val_routes *r)
 {
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 	struct hdr_ipv4 *ipv4_2 = data + 50;
 
-	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
+	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "r.hop"}] */
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
 			bpf_htons(be16(&udp->length)) +
@@ -506,9 +506,9 @@ static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __
 	if (!(partial == 0 ||
 	      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
-	if (unlikely(!fr_fits(&way->hop.hop, 21ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&way->hop.hop, reason_unwrap_no_route));
-	return unwrap_udp_send(skb, data, payload_len, way);
+	if (unlikely(!fr_fits(&r->hop.hop, 21ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_unwrap_no_route));
+	return unwrap_udp_send(skb, data, payload_len, r);
 }
 
 static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -566,16 +566,16 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_unwrap_gso_packet);
 
-	/* lookup: way: ways: ["tag.flow"] */
-	struct val_ways *way;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["tag.flow"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
-	enum fr_found found = find_ways(&key, lease, 0, &way);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_unwrap_no_ways, reason_unwrap_changing);
+		return fr_missed(skb, found, reason_unwrap_no_routes, reason_unwrap_changing);
 
-	return unwrap_udp_rest(skb, data, udp_end, inner_end, way);
+	return unwrap_udp_rest(skb, data, udp_end, inner_end, r);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -807,7 +807,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      struct val_groups *way)
+					      struct val_groups *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
@@ -816,7 +816,7 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -830,7 +830,7 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &way->hop.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -838,8 +838,8 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
-		return bpf_redirect(way->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
@@ -879,12 +879,12 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		return listen_ipv4_send_2(skb, data, ip_end, partial, &hop_2, &fib_2);
 	}
 
-	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
-	struct val_groups *way;
+	/* {lookup: r: groups: ["udp.dst"], do: [{send: via: "r.hop"}]}, */
+	struct val_groups *r;
 	struct key_groups key __attribute__((aligned(8))) = {};
 
 	fr_put_endpoint_v4(&key.at, ld32(ipv4->dst), be16(&udp->dst_port));
-	enum fr_found found = find_groups(&key, lease, 0, &way);
+	enum fr_found found = find_groups(&key, lease, 0, &r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_listen_no_groups, reason_listen_changing);
 	if (be8(&ipv4->ttl) <= 1)
@@ -897,9 +897,9 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_fits(&way->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&way->hop.hop, reason_listen_no_route));
-	return listen_ipv4_send_3(skb, data, ip_end, way);
+	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_listen_no_route));
+	return listen_ipv4_send_3(skb, data, ip_end, r);
 }
 
 static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1093,13 +1093,13 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 }
 
 static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      struct val_groups *way)
+					      struct val_groups *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1113,15 +1113,15 @@ static __always_inline int listen_ipv6_send_3(struct __sk_buff *skb, void *data,
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &way->hop.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
-		return bpf_redirect(way->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET6, way->hop.addr);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
 static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
@@ -1169,13 +1169,13 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		return listen_ipv6_send_2(skb, data, ip_end, partial, &hop_4, &fib_4);
 	}
 
-	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
-	struct val_groups *way;
+	/* {lookup: r: groups: ["udp.dst"], do: [{send: via: "r.hop"}]}, */
+	struct val_groups *r;
 	struct key_groups key __attribute__((aligned(8)));
 
 	fr_put_endpoint_v6(&key.at, ipv6->dst, be16(&udp->dst_port), 0);
 	__builtin_memset(key.pad0, 0, sizeof(key.pad0));
-	enum fr_found found = find_groups(&key, lease, 0, &way);
+	enum fr_found found = find_groups(&key, lease, 0, &r);
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_listen_no_groups, reason_listen_changing);
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -1188,9 +1188,9 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_listen_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_listen_partial_checksum);
-	if (unlikely(!fr_fits(&way->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&way->hop.hop, reason_listen_no_route));
-	return listen_ipv6_send_3(skb, data, ip_end, way);
+	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_listen_no_route));
+	return listen_ipv6_send_3(skb, data, ip_end, r);
 }
 
 static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *data_end,

@@ -64,14 +64,14 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
-/* table ways */
-struct key_ways {
+/* table backends */
+struct key_backends {
 	__u8 id[8];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct key_ways) == 8, "layout of key_ways");
+_Static_assert(sizeof(struct key_backends) == 8, "layout of key_backends");
 
-struct val_ways {
+struct val_backends {
 	struct fr_endpoint server[3];
 	__u8 at[3][16];
 	__u16 seen[3];
@@ -79,7 +79,7 @@ struct val_ways {
 	__u8 pad0[1];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_ways) == 112, "layout of val_ways");
+_Static_assert(sizeof(struct val_backends) == 112, "layout of val_backends");
 
 struct val_shares {
 	__u16 mark[3];
@@ -173,11 +173,11 @@ _Static_assert(sizeof(struct event_sent) == 32, "layout of event_sent");
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct key_ways);
-	__type(value, struct val_ways);
-} tbl_ways SEC(".maps");
+	__type(key, struct key_backends);
+	__type(value, struct val_backends);
+} tbl_backends SEC(".maps");
 
-static __always_inline __u64 copy_ways(void *to, const void *from)
+static __always_inline __u64 copy_backends(void *to, const void *from)
 {
 	__u64 all = 0;
 
@@ -199,11 +199,12 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key,
-					       const struct fr_lease *lease, __u32 place,
-					       struct val_ways **row)
+static __always_inline enum fr_found find_backends(const struct key_backends *key,
+						   const struct fr_lease *lease, __u32 place,
+						   struct val_backends **row)
 {
-	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
+	return fr_find(&tbl_backends, key, lease, place, (void **)row, copy_backends, FR_CHANGES,
+		       NULL);
 }
 
 struct {
@@ -1170,7 +1171,7 @@ enum {
 };
 
 static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 priority, __u64 partial, struct val_ways *w,
+					      __u64 priority, __u64 partial, struct val_backends *b,
 					      struct val_shares *s, struct fr_hop *hop_1,
 					      struct bpf_fib_lookup *fib_1)
 {
@@ -1181,9 +1182,9 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(w->server[fr_level(priority, 3)].addr + 12);
+	__be32 ipv4_dst = ld32(b->server[fr_level(priority, 3)].addr + 12);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(w->server[fr_level(priority, 3)].port);
+	__be16 udp_dst_port = bpf_htons(b->server[fr_level(priority, 3)].port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
@@ -1199,7 +1200,7 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst + 64);
-	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
+	__u32 new_mark = (__u64)b->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
@@ -1269,20 +1270,20 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
 	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
 
-	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
-	struct val_ways *w;
+	/* lookup: {b: backends: ["short.id"], s: shares: ["short.kind"]} */
+	struct val_backends *b;
 	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+		struct key_backends key __attribute__((aligned(8))) = {};
 
 		st64((void *)&key, ld64(v_short->id));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_backends(&key, lease, 0, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_upstream_changing);
 		if (found == FR_MISSING)
-			w = NULL;
+			b = NULL;
 	}
 	struct val_shares *s;
-	if (fr_has(w)) { /* rule */
+	if (fr_has(b)) { /* rule */
 		{
 			__u32 key = (be8(&v_short->kind_hint) >> 4);
 
@@ -1293,19 +1294,19 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				s = NULL;
 		}
 		if (fr_has(s)) { /* rule */
-			/* when: "w.open[priority] && w.server[priority].port > 1000 && w.at[p... */
+			/* when: "b.open[priority] && b.server[priority].port > 1000 && b.at[p... */
 			/* rule */
-			if (w->open[fr_level(priority, 3)] &&
-			    w->server[fr_level(priority, 3)].port > 0x3e8 &&
-			    (ld64(w->at[fr_level(priority, 3)]) == 0 &&
-			     ld64(w->at[fr_level(priority, 3)] +
+			if (b->open[fr_level(priority, 3)] &&
+			    b->server[fr_level(priority, 3)].port > 0x3e8 &&
+			    (ld64(b->at[fr_level(priority, 3)]) == 0 &&
+			     ld64(b->at[fr_level(priority, 3)] +
 				  8) == ((__u64)ld32(ipv4->src) << 32 | 0xffff0000ULL))) {
-				/* do: [{mark: mark: "w.seen[priority] + s.mark[short.hint % 3... */
-				if (!fr_is_v4(w->server[fr_level(priority, 3)].addr))
+				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
+				if (!fr_is_v4(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_address_family);
-				if (fr_multicast(w->server[fr_level(priority, 3)].addr))
+				if (fr_multicast(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_multicast);
-				if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
+				if (!fr_unicast(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_martian_destination);
 				__u64 partial = fr_partial(skb);
 				if (!(partial == 0 || partial == FR_PARTIAL(34, 40) ||
@@ -1316,15 +1317,15 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				__builtin_memset(&fib_1, 0, sizeof(fib_1));
 				fib_1.family = AF_INET;
 				fib_1.src[0] = ld32(ipv4->dst);
-				fib_1.dst[0] = ld32(w->server[fr_level(priority, 3)].addr + 12);
+				fib_1.dst[0] = ld32(b->server[fr_level(priority, 3)].addr + 12);
 				fr_flow(&fib_1, 17, be16(&udp->dst_port),
-					w->server[fr_level(priority, 3)].port);
+					b->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_1)))
 					return fr_up(skb,
 						     fr_unusable(&hop_1, reason_upstream_no_route));
-				return upstream_ipv4_send(skb, data, ip_end, priority, partial, w,
+				return upstream_ipv4_send(skb, data, ip_end, priority, partial, b,
 							  s, &hop_1, &fib_1);
 			}
 		}
@@ -1352,7 +1353,7 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 }
 
 static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					      __u64 priority, __u64 partial, struct val_ways *w,
+					      __u64 priority, __u64 partial, struct val_backends *b,
 					      struct val_shares *s, struct fr_hop *hop_2,
 					      struct bpf_fib_lookup *fib_2)
 {
@@ -1366,9 +1367,9 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 			  (((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) << 20));
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
 	__be128 ipv6_src = ld128(ipv6->dst);
-	__be128 ipv6_dst = ld128(w->server[fr_level(priority, 3)].addr);
+	__be128 ipv6_dst = ld128(b->server[fr_level(priority, 3)].addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
-	__be16 udp_dst_port = bpf_htons(w->server[fr_level(priority, 3)].port);
+	__be16 udp_dst_port = bpf_htons(b->server[fr_level(priority, 3)].port);
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
@@ -1379,7 +1380,7 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
 		0x1100;
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
-	__u32 new_mark = (__u64)w->seen[fr_level(priority, 3)] +
+	__u32 new_mark = (__u64)b->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
@@ -1448,20 +1449,20 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
 	__u64 priority = (priority_value < 3) ? priority_value : 2ULL;
 
-	/* lookup: {w: ways: ["short.id"], s: shares: ["short.kind"]} */
-	struct val_ways *w;
+	/* lookup: {b: backends: ["short.id"], s: shares: ["short.kind"]} */
+	struct val_backends *b;
 	{
-		struct key_ways key __attribute__((aligned(8))) = {};
+		struct key_backends key __attribute__((aligned(8))) = {};
 
 		st64((void *)&key, ld64(v_short->id));
-		enum fr_found found = find_ways(&key, lease, 0, &w);
+		enum fr_found found = find_backends(&key, lease, 0, &b);
 		if (unlikely(found == FR_CHANGING))
 			return fr_up(skb, reason_upstream_changing);
 		if (found == FR_MISSING)
-			w = NULL;
+			b = NULL;
 	}
 	struct val_shares *s;
-	if (fr_has(w)) { /* rule */
+	if (fr_has(b)) { /* rule */
 		{
 			__u32 key = (be8(&v_short->kind_hint) >> 4);
 
@@ -1472,18 +1473,18 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				s = NULL;
 		}
 		if (fr_has(s)) { /* rule */
-			/* when: "w.open[priority] && w.server[priority].port > 1000 && w.at[p... */
+			/* when: "b.open[priority] && b.server[priority].port > 1000 && b.at[p... */
 			/* rule */
-			if (w->open[fr_level(priority, 3)] &&
-			    w->server[fr_level(priority, 3)].port > 0x3e8 &&
-			    (ld64(w->at[fr_level(priority, 3)]) == ld64(ipv6->src) &&
-			     ld64(w->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8))) {
-				/* do: [{mark: mark: "w.seen[priority] + s.mark[short.hint % 3... */
-				if (fr_is_v4(w->server[fr_level(priority, 3)].addr))
+			if (b->open[fr_level(priority, 3)] &&
+			    b->server[fr_level(priority, 3)].port > 0x3e8 &&
+			    (ld64(b->at[fr_level(priority, 3)]) == ld64(ipv6->src) &&
+			     ld64(b->at[fr_level(priority, 3)] + 8) == ld64(ipv6->src + 8))) {
+				/* do: [{mark: mark: "b.seen[priority] + s.mark[short.hint % 3... */
+				if (fr_is_v4(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_address_family);
-				if (fr_multicast(w->server[fr_level(priority, 3)].addr))
+				if (fr_multicast(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_multicast);
-				if (!fr_unicast(w->server[fr_level(priority, 3)].addr))
+				if (!fr_unicast(b->server[fr_level(priority, 3)].addr))
 					return fr_up(skb, reason_upstream_martian_destination);
 				__u64 partial = fr_partial(skb);
 				if (!(partial == 0 || partial == FR_PARTIAL(54, 60) ||
@@ -1500,18 +1501,18 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				fib_2.src[1] = ld32(ipv6->dst + 4);
 				fib_2.src[2] = ld32(ipv6->dst + 8);
 				fib_2.src[3] = ld32(ipv6->dst + 12);
-				fib_2.dst[0] = ld32(w->server[fr_level(priority, 3)].addr);
-				fib_2.dst[1] = ld32(w->server[fr_level(priority, 3)].addr + 4);
-				fib_2.dst[2] = ld32(w->server[fr_level(priority, 3)].addr + 8);
-				fib_2.dst[3] = ld32(w->server[fr_level(priority, 3)].addr + 12);
+				fib_2.dst[0] = ld32(b->server[fr_level(priority, 3)].addr);
+				fib_2.dst[1] = ld32(b->server[fr_level(priority, 3)].addr + 4);
+				fib_2.dst[2] = ld32(b->server[fr_level(priority, 3)].addr + 8);
+				fib_2.dst[3] = ld32(b->server[fr_level(priority, 3)].addr + 12);
 				fr_flow(&fib_2, 17, be16(&udp->dst_port),
-					w->server[fr_level(priority, 3)].port);
+					b->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 					return fr_up(skb, reason_upstream_too_big);
 				if (unlikely(!fr_usable(&hop_2)))
 					return fr_up(skb,
 						     fr_unusable(&hop_2, reason_upstream_no_route));
-				return upstream_ipv6_send(skb, data, ip_end, priority, partial, w,
+				return upstream_ipv6_send(skb, data, ip_end, priority, partial, b,
 							  s, &hop_2, &fib_2);
 			}
 		}

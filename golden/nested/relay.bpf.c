@@ -75,7 +75,7 @@ struct key_backends {
 _Static_assert(sizeof(struct key_backends) == 4, "layout of key_backends");
 
 struct val_backends {
-	struct fr_next_hop way;
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -181,7 +181,7 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
+	int direct = b->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -195,7 +195,7 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &b->way.hop);
+		fr_link(data, &b->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -203,8 +203,8 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(b->way.hop.ifindex, 0);
-	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
+		return bpf_redirect(b->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, b->hop.addr + 12);
 }
 
 static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -217,7 +217,7 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
+	int direct = b->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -231,7 +231,7 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &b->way.hop);
+		fr_link(data, &b->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -239,8 +239,8 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(b->way.hop.ifindex, 0);
-	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
+		return bpf_redirect(b->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, b->hop.addr + 12);
 }
 
 static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
@@ -250,7 +250,7 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
 
-	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
+	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.hop"}]}, */
 	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
@@ -268,8 +268,8 @@ static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_fits(&b->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
+	if (unlikely(!fr_fits(&b->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
 	return balance_ipv4_send_2(skb, data, ip_end, b);
 }
 
@@ -328,7 +328,7 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 		return fr_drop(skb->len, reason_balance_no_pool);
 	}
 
-	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
+	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
 	struct val_backends *b;
 	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
 		{
@@ -350,9 +350,9 @@ static __always_inline int balance_ipv4(struct __sk_buff *skb, void *data, void 
 			if (!(skb->len <= ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_fits(&b->way.hop,
+			if (unlikely(!fr_fits(&b->hop.hop,
 					      (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-				return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
+				return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
 			return balance_ipv4_send(skb, data, ip_end, b);
 		}
 	}
@@ -367,7 +367,7 @@ static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, 
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
+	int direct = b->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -381,15 +381,15 @@ static __always_inline int balance_ipv6_send(struct __sk_buff *skb, void *data, 
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &b->way.hop);
+		fr_link(data, &b->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(b->way.hop.ifindex, 0);
-	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET6, b->way.addr);
+		return bpf_redirect(b->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET6, b->hop.addr);
 }
 
 static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -399,7 +399,7 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = b->way.hop.state == FR_HOP_DIRECT;
+	int direct = b->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -413,15 +413,15 @@ static __always_inline int balance_ipv6_send_2(struct __sk_buff *skb, void *data
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &b->way.hop);
+		fr_link(data, &b->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(b->way.hop.ifindex, 0);
-	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET6, b->way.addr);
+		return bpf_redirect(b->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET6, b->hop.addr);
 }
 
 static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
@@ -431,7 +431,7 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 	struct hdr_udp *udp = data + 54;
 	struct hdr_ipv6 *ipv6 = data + 14;
 
-	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
+	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.hop"}]}, */
 	struct val_backends *b;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
@@ -449,8 +449,8 @@ static __always_inline int balance_ipv6_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_balance_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_fits(&b->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
+	if (unlikely(!fr_fits(&b->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
 	return balance_ipv6_send_2(skb, data, ip_end, b);
 }
 
@@ -501,7 +501,7 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 		return fr_drop(skb->len, reason_balance_no_pool);
 	}
 
-	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
+	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.ho... */
 	struct val_backends *b;
 	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) { /* rule */
 		{
@@ -523,9 +523,9 @@ static __always_inline int balance_ipv6(struct __sk_buff *skb, void *data, void 
 			if (!(skb->len <= ip_end ||
 			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_fits(&b->way.hop,
+			if (unlikely(!fr_fits(&b->hop.hop,
 					      (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-				return fr_up(skb, fr_unfit(&b->way.hop, reason_balance_no_route));
+				return fr_up(skb, fr_unfit(&b->hop.hop, reason_balance_no_route));
 			return balance_ipv6_send(skb, data, ip_end, b);
 		}
 	}

@@ -62,19 +62,19 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
-/* table ways */
-struct key_ways {
+/* table routes */
+struct key_routes {
 	__u8 dst[16];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct key_ways) == 16, "layout of key_ways");
+_Static_assert(sizeof(struct key_routes) == 16, "layout of key_routes");
 
-struct val_ways {
-	struct fr_next_hop way;
+struct val_routes {
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
+_Static_assert(sizeof(struct val_routes) == 40, "layout of val_routes");
 
 /* table peers */
 struct key_peers {
@@ -95,11 +95,11 @@ _Static_assert(sizeof(struct val_peers) == 56, "layout of val_peers");
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct key_ways);
-	__type(value, struct val_ways);
-} tbl_ways SEC(".maps");
+	__type(key, struct key_routes);
+	__type(value, struct val_routes);
+} tbl_routes SEC(".maps");
 
-static __always_inline __u64 copy_ways(void *to, const void *from)
+static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
@@ -109,11 +109,11 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key,
-					       const struct fr_lease *lease, __u32 place,
-					       struct val_ways **row)
+static __always_inline enum fr_found find_routes(const struct key_routes *key,
+						 const struct fr_lease *lease, __u32 place,
+						 struct val_routes **row)
 {
-	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
 }
 
 struct {
@@ -156,7 +156,7 @@ enum {
 	reason_decapsulate_ipv4_checksum, reason_decapsulate_martian_source,
 	reason_decapsulate_multicast, reason_decapsulate_martian_destination,
 	reason_decapsulate_not_udp, reason_decapsulate_udp_length, reason_decapsulate_gso_packet,
-	reason_decapsulate_tun_options, reason_decapsulate_not_inside, reason_decapsulate_no_ways,
+	reason_decapsulate_tun_options, reason_decapsulate_not_inside, reason_decapsulate_no_routes,
 	reason_decapsulate_changing, reason_decapsulate_udp_checksum, reason_decapsulate_hop_limit,
 	reason_decapsulate_partial_checksum, reason_decapsulate_no_memory, reason_decapsulate_fault,
 	reason_decapsulate_too_big, reason_decapsulate_no_route, reason_decapsulate_local,
@@ -181,9 +181,10 @@ static __always_inline int check_tun(struct __sk_buff *skb, void *data, void *da
 	return 0;
 }
 
-static __always_inline int
-decapsulate_udp_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
-		     void *at_tun_options_end, __u64 payload_len, __u64 partial, struct val_ways *w)
+static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *data,
+						__u64 tun_options_end, void *at_tun_options_end,
+						__u64 payload_len, __u64 partial,
+						struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = at_tun_options_end;
 	struct hdr_tun *tun = data + 42;
@@ -207,7 +208,7 @@ decapsulate_udp_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
 	/* inner.checksum */
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					    ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, tun_options_end, 14, payload_len + 28, 0);
 	if (unlikely(err))
@@ -229,7 +230,7 @@ decapsulate_udp_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	struct hdr_udp *new_udp = data + 34;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -245,8 +246,8 @@ decapsulate_udp_send(struct __sk_buff *skb, void *data, __u64 tun_options_end,
 
 	fr_count(reason_decapsulate_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *data,
@@ -265,14 +266,14 @@ static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *dat
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_decapsulate_gso_packet);
 
-	/* lookup: w: ways: ["inner.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["inner.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.dst, ld32(ipv4->dst));
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_decapsulate_no_ways,
+		return fr_missed(skb, found, reason_decapsulate_no_routes,
 				 reason_decapsulate_changing);
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
@@ -296,10 +297,10 @@ static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *dat
 	      ((partial >> 16) >= (tun_options_end + 28) &&
 	       (partial & 0xffff) < ((tun_options_end + 28 + payload_len) - 1))))
 		return fr_up(skb, reason_decapsulate_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_decapsulate_no_route));
+	if (unlikely(!fr_fits(&r->hop.hop, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_decapsulate_no_route));
 	return decapsulate_udp_send(skb, data, tun_options_end, at_tun_options_end, payload_len,
-				    partial, w);
+				    partial, r);
 }
 
 static __always_inline int decapsulate_udp(struct __sk_buff *skb, void *data, void *data_end,

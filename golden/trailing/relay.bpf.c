@@ -53,19 +53,19 @@ struct hdr_ipv6 {
 	__u8 dst[16];
 } __attribute__((packed));
 
-/* table ways */
-struct key_ways {
+/* table routes */
+struct key_routes {
 	__u8 dst[16];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct key_ways) == 16, "layout of key_ways");
+_Static_assert(sizeof(struct key_routes) == 16, "layout of key_routes");
 
-struct val_ways {
-	struct fr_next_hop way;
+struct val_routes {
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
+_Static_assert(sizeof(struct val_routes) == 40, "layout of val_routes");
 
 /* the key of a group, and a receiver's row: listeners */
 struct group_listeners {
@@ -96,11 +96,11 @@ _Static_assert(sizeof(struct list_listeners) == 260, "layout of list_listeners")
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
-	__type(key, struct key_ways);
-	__type(value, struct val_ways);
-} tbl_ways SEC(".maps");
+	__type(key, struct key_routes);
+	__type(value, struct val_routes);
+} tbl_routes SEC(".maps");
 
-static __always_inline __u64 copy_ways(void *to, const void *from)
+static __always_inline __u64 copy_routes(void *to, const void *from)
 {
 	__u64 all = 0;
 
@@ -110,11 +110,11 @@ static __always_inline __u64 copy_ways(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key,
-					       const struct fr_lease *lease, __u32 place,
-					       struct val_ways **row)
+static __always_inline enum fr_found find_routes(const struct key_routes *key,
+						 const struct fr_lease *lease, __u32 place,
+						 struct val_routes **row)
 {
-	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
 }
 
 struct {
@@ -554,7 +554,7 @@ enum {
 	reason_route_truncated, reason_route_ipv4_version, reason_route_ip_options,
 	reason_route_ipv4_reserved, reason_route_fragment, reason_route_ipv4_total_length,
 	reason_route_ipv4_checksum, reason_route_martian_source, reason_route_multicast,
-	reason_route_martian_destination, reason_route_no_ways, reason_route_changing,
+	reason_route_martian_destination, reason_route_no_routes, reason_route_changing,
 	reason_route_hop_limit, reason_route_gso_packet, reason_route_partial_checksum,
 	reason_route_no_memory, reason_route_fault, reason_route_too_big, reason_route_no_route,
 	reason_route_local, reason_route_unreachable, reason_route_blackhole, reason_route_prohibit,
@@ -563,7 +563,7 @@ enum {
 };
 
 static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_ways *w)
+					   struct val_routes *r)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 	__u32 len = skb->len;
@@ -572,7 +572,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -586,7 +586,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 22, 4);
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -594,8 +594,8 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -628,35 +628,35 @@ static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_martian_destination);
 	}
 
-	/* lookup: w: ways: ["ip.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v4(key.dst, ld32(ipv4->dst));
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
+		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
 
-	/* do: [{send: via: "w.way"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, (skb->gso_size ? skb->gso_size + 20 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_route_no_route));
-	return route_ipv4_send(skb, data, ip_end, w);
+	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 20 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+	return route_ipv4_send(skb, data, ip_end, r);
 }
 
 static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-					   struct val_ways *w)
+					   struct val_routes *r)
 {
 	struct hdr_ipv6 *ipv6 = data + 14;
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = w->way.hop.state == FR_HOP_DIRECT;
+	int direct = r->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -670,15 +670,15 @@ static __always_inline int route_ipv6_send(struct __sk_buff *skb, void *data, __
 	__s64 csum = fr_complete_begin(skb, 20, 2);
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &w->way.hop);
+		fr_link(data, &r->hop.hop);
 
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(w->way.hop.ifindex, 0);
-	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
+		return bpf_redirect(r->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET6, r->hop.addr);
 }
 
 static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -703,25 +703,25 @@ static __always_inline int route_ipv6(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_route_martian_destination);
 	}
 
-	/* lookup: w: ways: ["ip.dst"] */
-	struct val_ways *w;
-	struct key_ways key __attribute__((aligned(8))) = {};
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	struct key_routes key __attribute__((aligned(8))) = {};
 
 	fr_put_v6(key.dst, ipv6->dst, 0);
-	enum fr_found found = find_ways(&key, lease, 0, &w);
+	enum fr_found found = find_routes(&key, lease, 0, &r);
 	if (found != FR_FOUND)
-		return fr_missed(skb, found, reason_route_no_ways, reason_route_changing);
+		return fr_missed(skb, found, reason_route_no_routes, reason_route_changing);
 
-	/* do: [{send: via: "w.way"}] */
+	/* do: [{send: via: "r.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_route_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_route_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_route_partial_checksum);
-	if (unlikely(!fr_fits(&w->way.hop, (skb->gso_size ? skb->gso_size + 40 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&w->way.hop, reason_route_no_route));
-	return route_ipv6_send(skb, data, ip_end, w);
+	if (unlikely(!fr_fits(&r->hop.hop, (skb->gso_size ? skb->gso_size + 40 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&r->hop.hop, reason_route_no_route));
+	return route_ipv6_send(skb, data, ip_end, r);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)

@@ -65,7 +65,7 @@ struct key_tenants {
 _Static_assert(sizeof(struct key_tenants) == 20, "layout of key_tenants");
 
 struct val_tenants {
-	struct fr_next_hop way;
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -188,7 +188,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
+	int direct = t->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -203,7 +203,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &t->way.hop);
+		fr_link(data, &t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -216,8 +216,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(t->way.hop.ifindex, 0);
-	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET, t->way.addr + 12);
+		return bpf_redirect(t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, t->hop.addr + 12);
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
@@ -240,15 +240,15 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *s
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
 
-	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
+	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->way.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
+	if (unlikely(!fr_fits(&t->hop.hop, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
 	return forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, t);
 }
 
@@ -287,7 +287,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	__u32 len = skb->len;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
+	int direct = t->hop.hop.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -302,7 +302,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &t->way.hop);
+		fr_link(data, &t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -314,8 +314,8 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6_send(struct __sk_bu
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(t->way.hop.ifindex, 0);
-	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET6, t->way.addr);
+		return bpf_redirect(t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET6, t->hop.addr);
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
@@ -339,15 +339,15 @@ static __always_inline int forward_vlan_in_the_metadata_ipv6(struct __sk_buff *s
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
 
-	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
+	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_forward_hop_limit);
 	if (!(skb->len <= ip_end || skb->gso_size == 0))
 		return fr_up(skb, reason_forward_gso_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->way.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
-		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
+	if (unlikely(!fr_fits(&t->hop.hop, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14))))
+		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
 	return forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, t);
 }
 
@@ -394,7 +394,7 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) - ld16(&ipv4->ttl) +
 					 ipv4_ttl_protocol);
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
+	int direct = t->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 28, FR_POP_INNER,
 			    &data);
@@ -407,7 +407,7 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv4 *new_ipv4 = data + 14;
 	if (direct)
-		fr_link(data, &t->way.hop);
+		fr_link(data, &t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
@@ -416,8 +416,8 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(t->way.hop.ifindex, 0);
-	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET, t->way.addr + 12);
+		return bpf_redirect(t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, t->hop.addr + 12);
 }
 
 static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -441,7 +441,7 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
 
-	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
+	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
 	if (be8(&ipv4->ttl) <= 1)
@@ -451,8 +451,8 @@ static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, 
 	if (!(partial == 0 || partial == FR_PARTIAL(38, 44) ||
 	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
 		return fr_up(skb, reason_forward_partial_checksum);
-	if (unlikely(!fr_fits(&t->way.hop, 28ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
+	if (unlikely(!fr_fits(&t->hop.hop, 28ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
 	return forward_vlan_ipv4_send(skb, data, payload_len, t);
 }
 
@@ -464,7 +464,7 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	const __u32 headers_len = 18, new_headers_len = 14;
 	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
 						      (be8(&ipv6->hop_limit) - 1));
-	int direct = t->way.hop.state == FR_HOP_DIRECT;
+	int direct = t->hop.hop.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 48, FR_POP_INNER,
 			    &data);
@@ -477,7 +477,7 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 	struct hdr_eth *new_eth = data;
 	struct hdr_ipv6 *new_ipv6 = data + 14;
 	if (direct)
-		fr_link(data, &t->way.hop);
+		fr_link(data, &t->hop.hop);
 
 	st16(&new_eth->type, bpf_htons(0x86dd));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
@@ -485,8 +485,8 @@ static __always_inline int forward_vlan_ipv6_send(struct __sk_buff *skb, void *d
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(t->way.hop.ifindex, 0);
-	return fr_redirect_neigh(t->way.hop.ifindex, AF_INET6, t->way.addr);
+		return bpf_redirect(t->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET6, t->hop.addr);
 }
 
 static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
@@ -512,7 +512,7 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 	if (found != FR_FOUND)
 		return fr_missed(skb, found, reason_forward_no_tenants, reason_forward_changing);
 
-	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
+	/* do: [{pop: "vlan"}, {send: via: "t.hop"}] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_forward_gso_packet);
 	if (be8(&ipv6->hop_limit) <= 1)
@@ -524,8 +524,8 @@ static __always_inline int forward_vlan_ipv6(struct __sk_buff *skb, void *data, 
 		return fr_up(skb, reason_forward_partial_checksum);
 	if (be16(&udp->checksum) == 0)
 		return fr_up(skb, reason_forward_udp_checksum);
-	if (unlikely(!fr_fits(&t->way.hop, 48ULL + payload_len)))
-		return fr_up(skb, fr_unfit(&t->way.hop, reason_forward_no_route));
+	if (unlikely(!fr_fits(&t->hop.hop, 48ULL + payload_len)))
+		return fr_up(skb, fr_unfit(&t->hop.hop, reason_forward_no_route));
 	return forward_vlan_ipv6_send(skb, data, payload_len, t);
 }
 

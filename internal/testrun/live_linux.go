@@ -72,7 +72,7 @@ type Seen struct {
 	Where   int
 	Packet  sim.Packet
 	GSOType uint32 // SKB_GSO_…
-	// Of a super-packet in a tunnel: where the frame inside begins, and its protocol (ETH_P_TEB: Ethernet).
+	// Of a GSO packet in a tunnel: where the frame inside begins, and its protocol (ETH_P_TEB: Ethernet).
 	Inner      int
 	InnerProto uint16
 }

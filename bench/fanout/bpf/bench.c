@@ -87,7 +87,7 @@ SEC("tc") int bare(struct __sk_buff *skb)
 }
 
 /*
- * The sink drops all that a device receives, and counts datagrams by destination port, those of a super-packet one by one.
+ * The sink drops all that a device receives, and counts datagrams by destination port, those of a GSO packet one by one.
  */
 #define PORTS 1024
 

@@ -166,7 +166,7 @@ func TestUnread(t *testing.T) {
 }
 
 // TestSegments has a publisher whose kernel leaves it to the network to segment what it sends: the relay's device gets
-// several datagrams in one packet, which goes up. User space forwards them.
+// several datagrams in one packet, which passes to the stack. User space forwards them.
 func TestSegments(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	b.check(b.in.B.SetSegmentation(true))

@@ -108,14 +108,14 @@ func (l *Lab) SuperPackets() (err error) {
 		}
 		for _, family := range l.Families() {
 			if err := errors.Join(l.TCP(family, 400_000), l.Datagrams(family, 1000, 9)); err != nil {
-				return fmt.Errorf("super-packets of IPv%d, whole %v: %w", family, whole,
+				return fmt.Errorf("GSO packets of IPv%d, whole %v: %w", family, whole,
 					errors.Join(err, l.counted()))
 			}
 		}
 	}
 	after, err := l.Gateway.Out(l.Kind).Count("gso_packet")
 	if passed := after.Packets - before.Packets; err != nil || (passed > 0) != l.Sums {
-		return errors.Join(fmt.Errorf("%d super-packets have passed to the stack", passed), err, l.counted())
+		return errors.Join(fmt.Errorf("%d GSO packets have passed to the stack", passed), err, l.counted())
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ var backEndFaults = []fault{
 	{where: "back end", spec: "turn", what: "fragments are relayed", plan: noGuard("fragment")},
 	{where: "back end", spec: "turn", what: "IP options are relayed", plan: noGuard("ip_options")},
 	{where: "back end", spec: "turn", what: "a UDP length that disagrees is relayed", plan: noGuard("udp_length")},
-	{where: "back end", spec: "turn", what: "super-packets are rewritten", plan: noGuard("gso_packet")},
+	{where: "back end", spec: "turn", what: "GSO packets are rewritten", plan: noGuard("gso_packet")},
 	{where: "back end", spec: "turn", what: "mapped addresses on the wire are relayed",
 		plan: noGuard("mapped_address")},
 	{where: "back end", spec: "turn", what: "a wrong IPv4 checksum is relayed", plan: noGuard("ipv4_checksum")},

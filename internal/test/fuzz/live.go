@@ -67,7 +67,7 @@ type live struct {
 	devices *testrun.Live
 	of      *bench // whose programs are on the devices
 	running string // the program that a packet was sent to
-	lost    int    // super-packets in a row that have entered a tunnel and didn't arrive
+	lost    int    // GSO packets in a row that have entered a tunnel and didn't arrive
 	next    *testrun.Shot
 	offload bool
 }

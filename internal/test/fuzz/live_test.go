@@ -51,7 +51,7 @@ func TestLiveAgrees(t *testing.T) {
 					r := runLive(t, c, d, config)
 					n := r.Verdicts
 					t.Logf("%d packets (%.0f a second), %d sent (%d left), %d passed, %d dropped, %d up; "+
-						"%d left a checksum, %d were super-packets; %d right after the relay, %d not taken by the "+
+						"%d left a checksum, %d were GSO packets; %d right after the relay, %d not taken by the "+
 						"kernel",
 						r.Packets, r.Rate(), n[sim.VerdictSent], r.Left, n[sim.VerdictPass], n[sim.VerdictDrop],
 						n[sim.VerdictUp],
@@ -87,7 +87,7 @@ func TestLiveAgreesWithoutLink(t *testing.T) {
 			}
 			r := runLive(t, c, devices[0], config)
 			n := r.Verdicts
-			t.Logf("%d packets, %d sent (%d left), %d passed, %d up; %d left a checksum, %d were super-packets; "+
+			t.Logf("%d packets, %d sent (%d left), %d passed, %d up; %d left a checksum, %d were GSO packets; "+
 				"%d right after the relay", r.Packets, n[sim.VerdictSent], r.Left, n[sim.VerdictPass],
 				n[sim.VerdictUp], r.Partial, r.Super, r.Decoded)
 			if r.Difference != nil {

@@ -16,10 +16,10 @@ import (
 
 // What the kernel knows of GSO packets that leave, and what it makes of them when it cuts them up.
 
-// enters reports whether a super-packet enters a tunnel.
+// enters reports whether a GSO packet enters a tunnel.
 func (w *expected) enters() bool { return w.res.Packet.Tunnel && !w.came.Packet.Tunnel }
 
-// refused notes a super-packet that a device dropped, and reports whether it isn't the machine that drops them: the
+// refused notes a GSO packet that a device dropped, and reports whether it isn't the machine that drops them: the
 // kernel drops what it can't cut.
 func (l *live) refused(w *expected) bool {
 	if !w.enters() {
@@ -29,7 +29,7 @@ func (l *live) refused(w *expected) bool {
 	return l.lost > 4
 }
 
-// in compares what the kernel knows of a super-packet that has entered a tunnel with what is in front of it.
+// in compares what the kernel knows of a GSO packet that has entered a tunnel with what is in front of it.
 func in(w *expected, got *testrun.Seen) string {
 	const in4, in6, udp, all = 1 << 8, 1 << 9, 1 << 10, 0x3f << 6 // SKB_GSO_IPXIP4, IPXIP6, UDP_TUNNEL, …_ENCAP_ALL
 	if !w.enters() {
@@ -61,7 +61,7 @@ func in(w *expected, got *testrun.Seen) string {
 	return ""
 }
 
-// segmentFront is where the payload of the first segment begins, of a super-packet that leaves.
+// segmentFront is where the payload of the first segment begins, of a GSO packet that leaves.
 func (w *expected) segmentFront() int {
 	out := &w.res.Packet
 	if w.came.GSOType&gsoUDP != 0 {
@@ -70,7 +70,7 @@ func (w *expected) segmentFront() int {
 	return out.Partial.Start + int(out.Data[out.Partial.Start+12]>>4)*4
 }
 
-// atMTU has the next packet be a super-packet that was sent, with segments of exactly the MTU of its next hop, or of
+// atMTU has the next packet be a GSO packet that was sent, with segments of exactly the MTU of its next hop, or of
 // one byte more.
 func (l *live) atMTU(w *expected, s *testrun.Shot) {
 	out := &w.res.Packet
@@ -116,7 +116,7 @@ func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 		rest = rest[n:]
 	}
 	if len(rest) > 0 {
-		return fmt.Sprintf("%d bytes of a super-packet don't leave", len(rest))
+		return fmt.Sprintf("%d bytes of a GSO packet don't leave", len(rest))
 	}
 	l.report.Decoded += len(got)
 	return ""

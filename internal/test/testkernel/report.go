@@ -119,7 +119,7 @@ func (r *Report) Failed() bool {
 func (r *Report) Summary() string {
 	relays := map[string]bool{}
 	sum := map[string]int{}
-	var notes, ways []string
+	var notes, devices []string
 	refused := map[string]int{}
 	for _, l := range r.Lines {
 		if l.Failed != "" || l.Check == "" {
@@ -135,16 +135,16 @@ func (r *Report) Summary() string {
 			}
 		case "forward":
 			notes = append(notes, l.Note)
-		case "ways":
+		case "devices":
 			if l.Note != "" {
-				ways = append(ways, l.Note)
+				devices = append(devices, l.Note)
 			}
 		case "refuse":
 			refused[l.Note]++
 		}
 	}
-	if len(ways) > 0 {
-		notes = append(notes, "sent through "+strings.Join(ways, ", "))
+	if len(devices) > 0 {
+		notes = append(notes, "sent through "+strings.Join(devices, ", "))
 	}
 	for _, why := range slices.Sorted(maps.Keys(refused)) {
 		notes = append(notes, fmt.Sprintf("%d relays %s", refused[why], why))

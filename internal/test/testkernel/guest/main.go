@@ -44,8 +44,8 @@ func run(root string, packets int, whole bool) error {
 			checkForwarding(r, spec)
 		case tunnelDir:
 			checkTunnels(r, spec)
-		case waysDir:
-			checkWays(r, spec, whole)
+		case devicesDir:
+			checkDevices(r, spec, whole)
 		}
 	}
 	return r.err

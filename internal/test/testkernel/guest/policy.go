@@ -14,7 +14,7 @@ import (
 
 // policies has routing rules and IPsec policies come and go while a flow is relayed. The error is ENOSYS where the
 // kernel lacks IPsec's cipher.
-func (w *wayRoute) policies() error {
+func (w *deviceRoute) policies() error {
 	for _, check := range []func(*flow) error{w.ruled, w.protected} {
 		for _, family := range []int{4, 6} {
 			f, err := w.flow(20000, family, family)
@@ -31,7 +31,7 @@ func (w *wayRoute) policies() error {
 
 // ruled has a rule for the flow choose a table that leads to the peer by the other link. An earlier rule, for other
 // packets, drops them.
-func (w *wayRoute) ruled(f *flow) error {
+func (w *deviceRoute) ruled(f *flow) error {
 	const table = 77
 	l := w.line
 	gateway, family := l.PeerAddr.V4, netlink.FAMILY_V4
@@ -82,7 +82,7 @@ func port(a netip.AddrPort) *netlink.RulePortRange {
 }
 
 // leaves waits until the flow's next hop is on a link, and sends to the peer by it.
-func (w *wayRoute) leaves(f *flow, ours, theirs *testnet.Dev) error {
+func (w *deviceRoute) leaves(f *flow, ours, theirs *testnet.Dev) error {
 	if err := testnet.Until(patience, "the next hop is on "+ours.Name, func() (there bool) {
 		for _, h := range w.relay.NextHops() {
 			if h.To != f.peerAddr.Addr() || h.FromPort != 0 && h.FromPort != f.peerSide.Port() {
@@ -112,7 +112,7 @@ func (w *wayRoute) leaves(f *flow, ours, theirs *testnet.Dev) error {
 }
 
 // protected has IPsec protect what is sent to the peer and back, for a while.
-func (w *wayRoute) protected(f *flow) error {
+func (w *deviceRoute) protected(f *flow) error {
 	hosts := []*testnet.Host{w.line.Relay, w.line.Peer}
 	message := []byte("to be encrypted")
 	var err error
@@ -174,7 +174,7 @@ func protect(relay, peer netip.Addr, here bool) error {
 }
 
 // await has the client send until a packet is counted under a reason.
-func (w *wayRoute) await(f *flow, reason string, message []byte) error {
+func (w *deviceRoute) await(f *flow, reason string, message []byte) error {
 	p := w.relay.Program("frames")
 	before, err := p.Count(reason)
 	if err != nil {
@@ -192,7 +192,7 @@ func (w *wayRoute) await(f *flow, reason string, message []byte) error {
 
 // encrypted sends there and back while the policies are there. The server's sockets get what the relay doesn't send,
 // and send it on.
-func (w *wayRoute) encrypted(f *flow, message []byte) (err error) {
+func (w *deviceRoute) encrypted(f *flow, message []byte) (err error) {
 	in, err := listen(w.line.Relay, f.clientSide)
 	if err != nil {
 		return err

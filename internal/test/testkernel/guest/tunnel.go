@@ -38,7 +38,7 @@ func checkTunnels(rep *reporter, dir string) {
 					return "", err
 				}
 			}
-			return "ping, UDP, TCP, super-packets, marks, options, fragments, own stack, too large packets", through(l)
+			return "ping, UDP, TCP, GSO packets, marks, options, fragments, own stack, too large packets", through(l)
 		})
 	}
 	rep.check(dir, "tunnels end", func() (string, error) { return "", errors.Join(l.Gateway.Close(), n.Close()) })
@@ -51,7 +51,7 @@ func tunnels(n *testnet.Net, o lab.Options) (*lab.Lab, error) {
 		return nil, err
 	}
 	l.Logger = slog.New(slog.DiscardHandler)
-	// What comes to the relay has complete checksums, as from a network, and is no super-packet.
+	// What comes to the relay has complete checksums, as from a network, and is no GSO packet.
 	if err := errors.Join(l.PeerDev.SetTxChecksum(false), l.ClientDev.SetSegmentation(false)); err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// What a virtio-net device gives a relay that a veth doesn't: packets in several buffers, TCP super-packets of another
+// What a virtio-net device gives a relay that a veth doesn't: packets in several buffers, TCP GSO packets of another
 // machine, and little room in front. Each check sends such packets to the relay, and makes sure that they came as such.
 
 // offered are features that machine and device have to have agreed on, by their bits (linux/virtio_net.h).
@@ -55,7 +55,7 @@ func agreed() error {
 }
 
 // virtio sends to the relay by a virtio-net device.
-func (w *wayRoute) virtio() error {
+func (w *deviceRoute) virtio() error {
 	if err := agreed(); err != nil {
 		return err
 	}
@@ -78,19 +78,19 @@ func (w *wayRoute) virtio() error {
 	return errors.Join(err, seen.close())
 }
 
-func (w *wayRoute) attachStreams() error {
+func (w *deviceRoute) attachStreams() error {
 	p := w.relay.Program("streams")
 	return errors.Join(p.Attach(w.line.RelayIn.Name), p.Attach(w.out.Name))
 }
 
 // received has packets of each kind come in.
-func (w *wayRoute) received(seen *watch) error {
+func (w *deviceRoute) received(seen *watch) error {
 	const page = 4096
 	for _, family := range []int{4, 6} {
 		for _, tso := range []bool{true, false} {
-			what := "a super-packet of the device"
+			what := "a GSO packet of the device"
 			if !tso {
-				what = "a super-packet made of segments (GRO)"
+				what = "a GSO packet made of segments (GRO)"
 			}
 			if err := errors.Join(w.far.SetSegmentation(tso), w.out.SetGRO(!tso)); err != nil {
 				return err
@@ -122,7 +122,7 @@ func (w *wayRoute) received(seen *watch) error {
 }
 
 // until sends until a packet of a kind has come in.
-func (w *wayRoute) until(seen *watch, what string, send func() error, is func(p *arrived) bool) error {
+func (w *deviceRoute) until(seen *watch, what string, send func() error, is func(p *arrived) bool) error {
 	for deadline := time.Now().Add(patience); ; {
 		if err := send(); err != nil {
 			return err
@@ -143,7 +143,7 @@ func (w *wayRoute) until(seen *watch, what string, send func() error, is func(p 
 }
 
 // stream sends data from the peer to the client over a connection. The relay's programs send all that arrives for it.
-func (w *wayRoute) stream(family int) (err error) {
+func (w *deviceRoute) stream(family int) (err error) {
 	w.ports++
 	clientAddr := netip.AddrPortFrom(w.line.ClientAddr.Of(family), w.ports)
 	clientSide := netip.AddrPortFrom(w.line.RelayInAddr.Of(family), 20000+w.ports)
@@ -202,7 +202,7 @@ func (w *wayRoute) stream(family int) (err error) {
 }
 
 // grow sends from the peer to the client, in all pairs of IP versions, packets that get a header on their way.
-func (w *wayRoute) grow(size int) error {
+func (w *deviceRoute) grow(size int) error {
 	message := bytes.Repeat([]byte("grows"), size/5)
 	for _, c := range []struct{ peer, client int }{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
 		f, err := w.flow(tagged, c.client, c.peer)
@@ -222,7 +222,7 @@ func (w *wayRoute) grow(size int) error {
 }
 
 // odd sends frames that no socket sends, but that another machine may.
-func (w *wayRoute) odd() error {
+func (w *deviceRoute) odd() error {
 	for _, from := range []uint16{20000, tagged} {
 		for _, family := range []int{4, 6} {
 			if err := w.inner(from, family); err != nil {
@@ -234,7 +234,7 @@ func (w *wayRoute) odd() error {
 }
 
 // wrongSum sends a datagram of which a device is to write a checksum into the UDP header, but not UDP's.
-func (w *wayRoute) wrongSum() error {
+func (w *deviceRoute) wrongSum() error {
 	f, err := w.flow(20000, 4, 4)
 	if err != nil {
 		return err
@@ -256,7 +256,7 @@ func (w *wayRoute) wrongSum() error {
 }
 
 // frame puts a link-layer header of the peer in front of a packet.
-func (w *wayRoute) frame(packet []byte) []byte {
+func (w *deviceRoute) frame(packet []byte) []byte {
 	kind := []byte{8, 0}
 	if packet[0]>>4 == 6 {
 		kind = []byte{0x86, 0xdd}
@@ -265,7 +265,7 @@ func (w *wayRoute) frame(packet []byte) []byte {
 }
 
 // inner sends a datagram whose payload has a checksum that is left to a device; the one of UDP is complete.
-func (w *wayRoute) inner(from uint16, family int) error {
+func (w *deviceRoute) inner(from uint16, family int) error {
 	f, err := w.flow(from, family, family)
 	if err != nil {
 		return err

@@ -20,20 +20,20 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// waysDir is the relay that sends through devices of every kind, and takes what comes in by them.
-const waysDir = "golden/ways"
+// devicesDir is the relay that sends through devices of every kind, and takes what comes in by them.
+const devicesDir = "golden/devices"
 
-// way is a kind of device between the relay and the peer:
+// deviceKind is a kind of device between the relay and the peer:
 //
 //	client ——— relay [device] ——— cable ——— [device] peer
 //
 // Each has a cable of its own. What is made at both ends or at the relay's only, make says.
-type way struct {
+type deviceKind struct {
 	kind string
 	bare bool // its packets have no link-layer header
 	only int  // the one IP version that it carries; 0: both
 	make func(end) (netlink.Link, error)
-	more func(*wayRoute) error // what is tried with this way only, or nil; ENOSYS: the kernel lacks something for it
+	more func(*deviceRoute) error // tried with this kind only, or nil; ENOSYS: the kernel lacks something for it
 }
 
 // end is an end of a cable, at which a device is made.
@@ -81,9 +81,9 @@ func (e end) master(l netlink.Link) (netlink.Link, error) {
 
 func added(l netlink.Link) (netlink.Link, error) { return l, netlink.LinkAdd(l) }
 
-var ways = []way{
-	{kind: "cable", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*wayRoute).policies},
-	{kind: "virtio", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*wayRoute).virtio},
+var deviceKinds = []deviceKind{
+	{kind: "cable", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*deviceRoute).policies},
+	{kind: "virtio", make: func(e end) (netlink.Link, error) { return e.port(), nil }, more: (*deviceRoute).virtio},
 	{kind: "vlan", make: func(e end) (netlink.Link, error) {
 		return added(&netlink.Vlan{LinkAttrs: e.above(), VlanId: 7, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q})
 	}},
@@ -134,8 +134,8 @@ var ways = []way{
 // jumbo is the MTU of virtio-net devices here: packets of several pages.
 const jumbo = 9000
 
-// wayLab is the relay between the client and the ends of all ways.
-type wayLab struct {
+// deviceLab is the relay between the client and all devices of the kinds above.
+type deviceLab struct {
 	network *testnet.Net
 	line    *testnet.Line
 	relay   *runtime.Relay
@@ -145,45 +145,45 @@ type wayLab struct {
 	ports   uint16
 }
 
-// checkWays sends packets through devices of each kind, and back.
-func checkWays(rep *reporter, dir string, whole bool) {
+// checkDevices sends packets through devices of each kind, and back.
+func checkDevices(rep *reporter, dir string, whole bool) {
 	var r *relay
-	var lab *wayLab
-	ok := rep.check(dir, "ways", func() (_ string, err error) {
+	var lab *deviceLab
+	ok := rep.check(dir, "devices", func() (_ string, err error) {
 		if r, err = read(dir); err != nil {
 			return "", err
 		}
-		lab, err = r.wayLab(whole)
+		lab, err = r.deviceLab(whole)
 		return "", err
 	})
 	if lab != nil {
-		defer func() { rep.check(dir, "ways", func() (string, error) { return "", lab.close() }) }()
+		defer func() { rep.check(dir, "devices", func() (string, error) { return "", lab.close() }) }()
 	}
 	if !ok {
 		return
 	}
-	for i := range ways {
-		rep.check(dir, "ways", func() (string, error) {
-			note, err := lab.try(&ways[i], i+1)
+	for i := range deviceKinds {
+		rep.check(dir, "devices", func() (string, error) {
+			note, err := lab.try(&deviceKinds[i], i+1)
 			if err != nil {
-				err = fmt.Errorf("%s: %w; %s", ways[i].kind, err, lab.counts())
+				err = fmt.Errorf("%s: %w; %s", deviceKinds[i].kind, err, lab.counts())
 			}
 			return note, err
 		})
 	}
 }
 
-func (r *relay) wayLab(whole bool) (lab *wayLab, err error) {
+func (r *relay) deviceLab(whole bool) (lab *deviceLab, err error) {
 	_, major, minor := doctor.Release()
 	before := func(n int) bool { return major < 5 || major == 5 && minor < n }
-	lab = &wayLab{whole: whole, outer: before(14), roomy: before(13), ports: 100}
+	lab = &deviceLab{whole: whole, outer: before(14), roomy: before(13), ports: 100}
 	if lab.network, err = testnet.New(); err != nil {
 		return nil, err
 	}
 	if lab.line, err = lab.network.Line(); err != nil {
 		return lab, err
 	}
-	// So that the client can send more than a way takes.
+	// So that the client can send more than a device takes.
 	if err := errors.Join(
 		lab.line.ClientDev.SetMTU(jumbo+100), lab.line.RelayIn.SetMTU(jumbo+100),
 		lab.line.Relay.Sysctl("net/ipv4/conf/all/arp_ignore", "1"), // a macvlan's address is not its cable's
@@ -200,7 +200,7 @@ func (r *relay) wayLab(whole bool) (lab *wayLab, err error) {
 	})
 }
 
-func (lab *wayLab) close() error {
+func (lab *deviceLab) close() error {
 	var errs []error
 	if lab.relay != nil {
 		errs = append(errs, lab.relay.Close())
@@ -209,7 +209,7 @@ func (lab *wayLab) close() error {
 }
 
 // counts says what the programs have counted.
-func (lab *wayLab) counts() string {
+func (lab *deviceLab) counts() string {
 	var text []string
 	for _, name := range []string{"frames", "bare", "streams"} {
 		p := lab.relay.Program(name)
@@ -226,17 +226,17 @@ func (lab *wayLab) counts() string {
 	return strings.Join(text, ", ")
 }
 
-// try makes a way, and sends through it.
-func (lab *wayLab) try(w *way, n int) (string, error) {
-	route, err := lab.build(w, n)
+// try makes a device of a kind at each end of a cable, and sends through it.
+func (lab *deviceLab) try(k *deviceKind, n int) (string, error) {
+	route, err := lab.build(k, n)
 	if errors.Is(err, unix.EOPNOTSUPP) && !lab.whole {
-		return "this kernel has no device " + w.kind, nil
+		return "this kernel has no device " + k.kind, nil
 	}
 	if err != nil {
 		return "", err
 	}
 	program := "frames"
-	if w.bare {
+	if k.bare {
 		program = "bare"
 	}
 	if err := lab.relay.Program(program).Attach(route.out.Name); err != nil {
@@ -251,7 +251,7 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 			return "", err
 		}
 		for _, c := range []struct{ client, peer int }{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
-			if w.only != 0 && c.peer != w.only {
+			if k.only != 0 && c.peer != k.only {
 				continue
 			}
 			err := route.talk(c.client, c.peer)
@@ -267,9 +267,9 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 			}
 		}
 	}
-	note := w.kind
-	if w.more != nil {
-		err := w.more(route)
+	note := k.kind
+	if k.more != nil {
+		err := k.more(route)
 		if errors.Is(err, unix.ENOSYS) && !lab.whole {
 			note, err = fmt.Sprintf("%s (%v)", note, err), nil
 		}
@@ -277,51 +277,51 @@ func (lab *wayLab) try(w *way, n int) (string, error) {
 			return "", err
 		}
 	}
-	return note, route.sizes(w)
+	return note, route.sizes(k)
 }
 
-// build makes the cable and the devices of a way, with addresses.
-func (lab *wayLab) build(w *way, n int) (*wayRoute, error) {
-	here, there, err := lab.cable(w, n)
+// build makes the cable and the devices of a kind, with addresses.
+func (lab *deviceLab) build(k *deviceKind, n int) (*deviceRoute, error) {
+	here, there, err := lab.cable(k, n)
 	if err != nil {
 		return nil, err
 	}
 	at := func(format string, host int) string { return fmt.Sprintf(format, n, host) }
-	route := &wayRoute{wayLab: lab, cable: here, far: there, name: w.kind, deaf: w.bare && lab.outer}
+	route := &deviceRoute{deviceLab: lab, cable: here, far: there, name: k.kind, deaf: k.bare && lab.outer}
 	for host, dev := range []*testnet.Dev{here, there} {
 		e := end{cable: dev, name: fmt.Sprintf("w%d", n), relay: host == 0, n: n}
 		e.here = netip.MustParseAddr(at("198.18.%d.%d", host+1))
 		e.there = netip.MustParseAddr(at("198.18.%d.%d", 2-host))
 		e.here6 = netip.MustParseAddr(at("2001:db8:f%d::%d", host+1))
 		e.there6 = netip.MustParseAddr(at("2001:db8:f%d::%d", 2-host))
-		var way *testnet.Dev
+		var made *testnet.Dev
 		if err := errors.Join(dev.AddAddr(e.here.String()+"/24"), dev.AddAddr(e.here6.String()+"/64")); err != nil {
 			return nil, err
 		}
-		if err := dev.Host.Do(func() (err error) { way, err = e.build(w); return err }); err != nil {
+		if err := dev.Host.Do(func() (err error) { made, err = e.build(k); return err }); err != nil {
 			return nil, fmt.Errorf("make a device: %w", err)
 		}
 		v4, v6 := at("10.0.%d.%d", host+1), at("2001:db8:a%d::%d", host+1)
-		if err := errors.Join(way.AddAddr(v4+"/24"), way.AddAddr(v6+"/64")); err != nil {
+		if err := errors.Join(made.AddAddr(v4+"/24"), made.AddAddr(v6+"/64")); err != nil {
 			return nil, err
 		}
 		addrs := testnet.Addrs{V4: netip.MustParseAddr(v4), V6: netip.MustParseAddr(v6)}
 		if host == 0 {
-			route.out, route.local = way, addrs
+			route.out, route.local = made, addrs
 		} else {
 			route.peer = addrs
 		}
 	}
-	if w.kind == "vrf" {
+	if k.kind == "vrf" {
 		return route, lab.leak(fmt.Sprintf("w%d", n), route.local)
 	}
 	return route, nil
 }
 
 // cable joins the relay and the peer.
-func (lab *wayLab) cable(w *way, n int) (here, there *testnet.Dev, err error) {
+func (lab *deviceLab) cable(k *deviceKind, n int) (here, there *testnet.Dev, err error) {
 	name := fmt.Sprintf("c%d", n)
-	if w.kind != "virtio" {
+	if k.kind != "virtio" {
 		return lab.network.Join(lab.line.Relay, name, lab.line.Peer, name)
 	}
 	if here, err = take(testkernel.WireMACs[0], lab.line.Relay, name); err != nil {
@@ -368,8 +368,8 @@ func take(mac string, host *testnet.Host, name string) (*testnet.Dev, error) {
 }
 
 // build makes the device of one end, in its namespace.
-func (e end) build(w *way) (*testnet.Dev, error) {
-	l, err := w.make(e)
+func (e end) build(k *deviceKind) (*testnet.Dev, error) {
+	l, err := k.make(e)
 	if err != nil {
 		return nil, err
 	}
@@ -384,7 +384,7 @@ func (e end) build(w *way) (*testnet.Dev, error) {
 }
 
 // leak has the main table lead to networks in a VRF.
-func (lab *wayLab) leak(vrf string, local testnet.Addrs) error {
+func (lab *deviceLab) leak(vrf string, local testnet.Addrs) error {
 	return lab.line.Relay.Do(func() error {
 		l, err := netlink.LinkByName(vrf)
 		if err != nil {

@@ -16,9 +16,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// wayRoute is a way with its addresses.
-type wayRoute struct {
-	*wayLab
+// deviceRoute is the path through a device of a kind, with its addresses.
+type deviceRoute struct {
+	*deviceLab
 	name       string
 	cable, out *testnet.Dev // of the relay: the cable, and the device
 	far        *testnet.Dev // the cable's end at the peer
@@ -40,7 +40,7 @@ type flow struct {
 }
 
 // flow makes one; from is the lowest port of the relay that it may use.
-func (w *wayRoute) flow(from uint16, clientFamily, peerFamily int) (*flow, error) {
+func (w *deviceRoute) flow(from uint16, clientFamily, peerFamily int) (*flow, error) {
 	w.ports++
 	port := w.ports
 	f := &flow{
@@ -70,7 +70,7 @@ func (w *wayRoute) flow(from uint16, clientFamily, peerFamily int) (*flow, error
 func (f *flow) close() error { return errors.Join(f.client.Close(), f.peer.Close()) }
 
 // talk sends there and back, with a header put in and without. The receivers verify checksums.
-func (w *wayRoute) talk(clientFamily, peerFamily int) error {
+func (w *deviceRoute) talk(clientFamily, peerFamily int) error {
 	for _, from := range []uint16{20000, tagged} {
 		f, err := w.flow(from, clientFamily, peerFamily)
 		if err != nil {
@@ -85,7 +85,7 @@ func (w *wayRoute) talk(clientFamily, peerFamily int) error {
 		if err != nil {
 			err = fmt.Errorf("to the peer: %w", err)
 		} else if w.deaf {
-			err = w.goesUp(f, message)
+			err = w.passes(f, message)
 		} else if err = pass(f.peer, f.peerSide, message, f.client, f.clientSide, message); err != nil {
 			err = fmt.Errorf("to the client: %w", err)
 		}
@@ -96,8 +96,8 @@ func (w *wayRoute) talk(clientFamily, peerFamily int) error {
 	return nil
 }
 
-// goesUp sends to the client, where the relay can't relay that, and awaits that it has gone up.
-func (w *wayRoute) goesUp(f *flow, message []byte) error {
+// passes sends to the client, where the relay can't relay that, and awaits that it has passed to the stack.
+func (w *deviceRoute) passes(f *flow, message []byte) error {
 	p := w.relay.Program("bare")
 	before, err := up(p)
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *wayRoute) goesUp(f *flow, message []byte) error {
 	if _, err := f.peer.WriteToUDPAddrPort(message, f.peerSide); err != nil {
 		return err
 	}
-	err = testnet.Until(patience, "the packet goes up", func() bool {
+	err = testnet.Until(patience, "the packet passes to the stack", func() bool {
 		now, err := up(p)
 		return err == nil && now > before
 	})
@@ -129,7 +129,7 @@ func up(p *runtime.Program) (n uint64, err error) {
 }
 
 // super sends several datagrams as one packet (GSO), which whoever needs it cuts up.
-func (w *wayRoute) super(family int) error {
+func (w *deviceRoute) super(family int) error {
 	f, err := w.flow(20000, family, family)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (w *wayRoute) super(family int) error {
 }
 
 // tail sends an IPv6 packet that other bytes follow to an IPv4 address.
-func (w *wayRoute) tail() error {
+func (w *deviceRoute) tail() error {
 	for _, from := range []uint16{20000, tagged} {
 		f, err := w.flow(from, 6, 4)
 		if err != nil {
@@ -184,7 +184,7 @@ func (w *wayRoute) tail() error {
 }
 
 // sizes sends packets of the MTU, a byte more, and then larger ones than a router has reported.
-func (w *wayRoute) sizes(kind *way) error {
+func (w *deviceRoute) sizes(kind *deviceKind) error {
 	mtu, err := w.mtu()
 	if err != nil {
 		return err
@@ -205,7 +205,7 @@ func (w *wayRoute) sizes(kind *way) error {
 }
 
 // limits says which sizes have to leave.
-func (w *wayRoute) limits(f *flow, family, mtu int) error {
+func (w *deviceRoute) limits(f *flow, family, mtu int) error {
 	headers := 28
 	if family == 6 {
 		headers = 48
@@ -242,9 +242,9 @@ func (w *wayRoute) limits(f *flow, family, mtu int) error {
 	return after.close()
 }
 
-// tooBig sends a packet and reports whether it went up for its size. What is sent to a device of this host over a veth
-// has gone up or left when the call that sends returns, or soon after.
-func (w *wayRoute) tooBig(f *flow, payload []byte) (bool, error) {
+// tooBig sends a packet and reports whether it passed to the stack for its size. What is sent to a device of this host
+// over a veth has passed or left when the call that sends returns, or soon after.
+func (w *deviceRoute) tooBig(f *flow, payload []byte) (bool, error) {
 	p := w.relay.Program("frames")
 	big, err1 := p.Count("too_big")
 	sent, err2 := p.Count("sent")
@@ -267,7 +267,7 @@ func (w *wayRoute) tooBig(f *flow, payload []byte) (bool, error) {
 }
 
 // mtu is that of the device.
-func (w *wayRoute) mtu() (int, error) {
+func (w *deviceRoute) mtu() (int, error) {
 	var dev *net.Interface
 	err := w.out.Host.Do(func() (err error) {
 		dev, err = net.InterfaceByIndex(w.out.Index)
@@ -280,7 +280,7 @@ func (w *wayRoute) mtu() (int, error) {
 }
 
 // report has the peer say, as a router would, that a packet of the flow was too big for a link.
-func (w *wayRoute) report(f *flow, family, mtu int) error {
+func (w *deviceRoute) report(f *flow, family, mtu int) error {
 	udp := make([]byte, 8)
 	binary.BigEndian.PutUint16(udp, f.peerSide.Port())
 	binary.BigEndian.PutUint16(udp[2:], f.peerAddr.Port())
