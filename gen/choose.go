@@ -1,7 +1,10 @@
 package gen
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -129,4 +132,26 @@ func unfitToChoose(hs []*spec.Header) (*spec.Header, *spec.Field, string) {
 		}
 	}
 	return nil, nil, ""
+}
+
+// sameLength says what to do about byte strings of different lengths, of at most size bytes.
+func (p *program) sameLength(size int) string {
+	const rule = "byte strings are neither padded nor cut"
+	i := slices.IndexFunc(p.src.Stack, func(e *spec.StackEntry) bool { return e.ByLookup })
+	switch {
+	case i < 0:
+		return rule + ": both need the same number of bytes"
+	case size <= 8:
+		return rule + ", integers are padded: give the fields bits in place of bytes, the member the type \"u64\", " +
+			"and the table a member for the length"
+	}
+	var bits, types []string
+	for ; size > 0; size -= 8 {
+		n := strconv.Itoa(8 * min(size, 8))
+		bits, types = append(bits, n), append(types, `"u`+n+`"`)
+	}
+	e := p.src.Stack[i]
+	return fmt.Sprintf("%s, integers are padded: split the fields into a, b, … of %s bits, as far as they go, with "+
+		"members of types %s, and one for the length; where a header has no b, look up 0: pick(%s, %s.b, 0)",
+		rule, strings.Join(bits, ", "), strings.Join(types, ", "), e.Headers[0].Value, e.Var.Value)
 }

@@ -234,8 +234,11 @@ func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es [
 func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue, bool) {
 	mismatch := func() ([]ir.MemberValue, bool) {
 		d := s.fail(codeType, v.pos, "this is %s, but %s is %s", v.t.What(), what, m.Type.What())
-		if v.t.Kind == ir.Endpoint {
+		switch {
+		case v.t.Kind == ir.Endpoint:
 			d.WithHint("an endpoint has the parts .addr and .port")
+		case v.t.Kind == ir.Bytes && m.Type.Kind == ir.Bytes:
+			d.WithHint("%s", s.sameLength(max(v.t.Size, m.Type.Size)))
 		}
 		return nil, false
 	}
