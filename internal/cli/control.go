@@ -2,19 +2,19 @@ package cli
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/runtime/control/api"
 )
 
@@ -172,60 +172,18 @@ func assign(where string, members []api.Member, words []string) (api.Object, err
 	return out, nil
 }
 
-// jsonValues reads a value as a person writes it. Those for each level of priority are separated by commas; a single
-// one is that of all levels.
+// jsonValues reads a value as a person writes it, for a request.
 func jsonValues(m api.Member, text string) (any, error) {
-	if m.Levels == 0 {
-		return jsonValue(m.Kind, text)
+	var kind abi.Kind
+	if err := kind.UnmarshalText([]byte(m.Kind)); err != nil {
+		return nil, err // the relay is newer than this program
 	}
-	texts := strings.Split(text, ",")
-	if len(texts) == 1 {
-		texts = slices.Repeat(texts, m.Levels)
-	}
-	if len(texts) != m.Levels {
-		return nil, fmt.Errorf("%d values, where there are %d levels of priority", len(texts), m.Levels)
-	}
-	var all []any
-	for _, text := range texts {
-		v, err := jsonValue(m.Kind, text)
-		if err != nil {
-			return nil, err
+	return readValues(kind, m.Levels, text, func(v any) any {
+		if r, ok := v.(literal.Rate); ok {
+			return api.Rate(r)
 		}
-		all = append(all, v)
-	}
-	return all, nil
-}
-
-// jsonValue reads a single value. The relay knows what an address is.
-func jsonValue(kind, text string) (any, error) {
-	switch kind {
-	case "uint", "counter", "credit":
-		n, err := strconv.ParseUint(text, 0, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%q is not an integer such as 3478 or 0x4001", text)
-		}
-		return n, nil
-	case "bool":
-		b, err := strconv.ParseBool(text)
-		if err != nil {
-			return nil, fmt.Errorf("%q is not true or false", text)
-		}
-		return b, nil
-	case "bucket":
-		rate, burst, _ := strings.Cut(text, "/")
-		r, err1 := strconv.ParseUint(rate, 0, 64)
-		b, err2 := strconv.ParseUint(burst, 0, 64)
-		if err1 != nil || err2 != nil {
-			return nil, fmt.Errorf("%q is not a rate in units a second and a burst, such as 125000/30000", text)
-		}
-		return api.Rate{PerSecond: r, Burst: b}, nil
-	case "bytes":
-		text = strings.TrimPrefix(text, "0x")
-		if _, err := hex.DecodeString(text); err != nil {
-			return nil, fmt.Errorf("%q is not bytes in hexadecimal", text)
-		}
-	}
-	return text, nil
+		return api.Encode(v)
+	})
 }
 
 // keyText is the ID of a row or a group: the values of its key, which have to be there.

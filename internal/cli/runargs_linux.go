@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -256,7 +258,12 @@ func parseMembers(where string, members []member, words []string) ([]any, error)
 }
 
 func parseValue(where string, m member, text string) (any, error) {
-	v, err := readValues(m, text)
+	v, err := readValues(m.kind, m.levels, text, func(v any) any {
+		if r, ok := v.(literal.Rate); ok {
+			return runtime.Rate(r)
+		}
+		return v
+	})
 	if err != nil {
 		return nil, &diag.Diagnostic{Code: codeValue, Message: fmt.Sprintf("%s: %v", where, err)}
 	}

@@ -18,8 +18,10 @@ func TestLiterals(t *testing.T) {
 			[]string{"", "192.0.2", "fe80::1%eth0", "192.0.2.1/32"}},
 		{func(s string) error { _, err := Endpoint(s); return err }, []string{"192.0.2.1:1", "[::1]:65535"},
 			[]string{"192.0.2.1", "::1:1", "[fe80::1%eth0]:1", "192.0.2.1:65536"}},
-		{func(s string) error { _, err := Prefix(s); return err }, []string{"192.0.2.0/24", "192.0.2.9/24", "::/0"},
-			[]string{"192.0.2.0", "192.0.2.0/33"}},
+		{func(s string) error { _, err := Prefix(s); return err }, []string{
+			"192.0.2.0/24", "192.0.2.9/24", "::/0", "::ffff:192.0.2.9/96",
+		},
+			[]string{"192.0.2.0", "192.0.2.0/33", "::ffff:192.0.2.0/95", "fe80::1%eth0/64"}},
 		{func(s string) error { _, err := Mac(s); return err }, []string{"02:00:00:00:00:01", "02-00-00-00-00-01"},
 			[]string{"02:00:00:00:00", "02:00:00:00:00:00:00:01"}},
 		{func(s string) error {

@@ -63,7 +63,7 @@ func TestSessions(t *testing.T) {
 	bad[3].Value = "127.0.0.1:5"
 	l.refused("POST", "/v1/sessions/call", bad, api.CodeValue, "local", "loopback")
 	bad[3].Value = 5
-	l.refused("POST", "/v1/sessions/call", bad, api.CodeValue, "local", "must be an address and a port")
+	l.refused("POST", "/v1/sessions/call", bad, api.CodeValue, "local", "must be an endpoint")
 	l.refused("POST", "/v1/sessions/call", call(70000), api.CodeValue, "number", "from 0 to 65535")
 	l.refused("POST", "/v1/sessions/call", call(7)[:4], api.CodeValue, "peer", "missing")
 	l.refused("POST", "/v1/sessions/call", append(call(7), api.Named{Name: "per", Value: 1}), api.CodeValue, "per",
@@ -266,8 +266,12 @@ func TestTables(t *testing.T) {
 	l.refused("PUT", "/v1/tables/by_client/x", anna, api.CodeValue, "key", "3 values")
 	do[any](l, "DELETE", at, nil)
 	l.refused("DELETE", at, nil, api.CodeNotFound, "")
-	net := "/v1/tables/nets/" + api.Escape("198.51.100.0/24")
-	do[api.Row](l, "PUT", net, fields("why", 2))
+	row = do[api.Row](l, "PUT", "/v1/tables/nets/"+api.Escape("198.51.100.5/24"), fields("why", 2))
+	if got := row.Key.Get("net"); got != "198.51.100.0/24" {
+		t.Errorf("the row of 198.51.100.5/24 is that of %v", got)
+	}
+	l.refused("PUT", "/v1/tables/nets/"+api.Escape("::ffff:198.51.100.0/24"), fields("why", 2), api.CodeValue, "net",
+		"IPv4-mapped")
 	do[api.Row](l, "PUT", "/v1/tables/ports/5", fields("open", true))
 	l.refused("PUT", "/v1/tables/ports/99", fields("open", true), api.CodeValue, "")
 	for path, want := range map[string]int{"nets": 1, "ports": 1, "people": 0} {

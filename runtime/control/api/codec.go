@@ -3,12 +3,14 @@ package api
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -113,9 +115,9 @@ func DecodeText(m abi.Member, text string) (any, error) {
 	case abi.KindUint, abi.KindCounter, abi.KindCredit:
 		return Decode(m, json.Number(text))
 	case abi.KindBool:
-		b, err := strconv.ParseBool(text)
+		b, err := literal.Bool(text)
 		if err != nil {
-			return nil, fmt.Errorf("is %q; it must be true or false", text)
+			return Decode(m, text) // which says so
 		}
 		return b, nil
 	}
@@ -195,41 +197,13 @@ func decodeOne(m abi.Member, v any) (any, error) {
 		}
 		return nil, must("an object of two integers, per_second and burst")
 	}
-	s, ok := v.(string)
-	var out any
-	var err error
-	what := ""
-	switch m.Kind {
-	case abi.KindBytes:
-		what = fmt.Sprintf("%d bytes in hexadecimal", m.Size/m.Count())
-		b, bad := hex.DecodeString(s)
-		if bad == nil && len(b) != m.Size/m.Count() {
-			bad = hex.ErrLength
-		}
-		out, err = b, bad
-	case abi.KindMAC:
-		what = "a link-layer address such as 00:11:22:33:44:55"
-		mac, bad := net.ParseMAC(s)
-		if bad == nil && len(mac) != 6 {
-			bad = hex.ErrLength
-		}
-		out, err = mac, bad
-	case abi.KindAddr, abi.KindNextHop:
-		what = "an address such as 192.0.2.1 or 2001:db8::1"
-		out, err = netip.ParseAddr(s)
-	case abi.KindEndpoint:
-		what = "an address and a port such as 192.0.2.1:3478 or [2001:db8::1]:3478"
-		out, err = netip.ParseAddrPort(s)
-	case abi.KindPrefix:
-		what = "a prefix such as 203.0.113.0/24"
-		out, err = netip.ParsePrefix(s)
-	default:
-		return nil, fmt.Errorf("can't be given a value")
+	s, _ := v.(string) // else "", which is a value of no kind that is left
+	out, err := literal.Value(m.Kind, m.Size/m.Count(), s)
+	var bad *literal.Error
+	if errors.As(err, &bad) {
+		return nil, must(bad.Want)
 	}
-	if !ok || err != nil {
-		return nil, must(what)
-	}
-	return out, nil
+	return out, err
 }
 
 // show quotes a value of a request in a message, shortened.

@@ -10,7 +10,7 @@
 //	mac        "00:11:22:33:44:55"
 //	ip         "192.0.2.1", "2001:db8::1"
 //	endpoint   "192.0.2.1:3478", "[2001:db8::1]:3478"
-//	prefix     "203.0.113.0/24"
+//	prefix     "203.0.113.0/24"; bits after it are cleared
 //	next_hop   the address, as ip
 //	counter    an integer; where it is given, its first value
 //	credit     an object; where it is given, its limit, an integer
