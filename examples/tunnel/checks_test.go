@@ -40,8 +40,8 @@ func each(t *testing.T, alone bool, check func(l *lab.Lab, inside int) error) {
 // same.
 func TestECN(t *testing.T) { each(t, false, (*lab.Lab).MarksOut) }
 
-// What goes into a tunnel has the DSCP and the mark of the packet outside. A mark of congestion is copied, too
-// (RFC 6040 §4.1, normal mode); the kernel's own device writes ECT(0) in its place (RFC 3168).
+// What goes into a tunnel has the DSCP and the mark of the packet outside, and right headers. A mark of congestion is
+// copied, too (RFC 6040 §4.1, normal mode); the kernel's own device writes ECT(0) in its place (RFC 3168).
 func TestClassOutside(t *testing.T) {
 	each(t, false, func(l *lab.Lab, inside int) error {
 		if err := l.MarksIn(inside, 3); err != nil {
@@ -56,8 +56,11 @@ func TestClassOutside(t *testing.T) {
 	})
 }
 
-// What a packet is inside doesn't matter to a tunnel: with options, or a fragment, it goes in and comes out as any
-// other, with one hop less.
+// The check of headers finds wrong ones.
+func TestPlanted(t *testing.T) { each(t, false, (*lab.Lab).Planted) }
+
+// What a packet is inside doesn't matter to a tunnel: with options, or a fragment, the first or the last one, it goes
+// in and comes out as any other, with one hop less.
 func TestInside(t *testing.T) { each(t, false, (*lab.Lab).Unusual) }
 
 // A packet for the gateway itself reaches its socket, without the outer headers.

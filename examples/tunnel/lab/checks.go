@@ -136,17 +136,18 @@ func injected(from, to *testnet.Dev, frame, end []byte) (f testnet.Frame, err er
 	return f, errors.Join(err, failed)
 }
 
-// Unusual sends packets with options, and fragments, through the tunnel in both directions: they go in and come out as
-// any other, with one hop less.
+// Unusual sends packets with options, and first and last fragments, through the tunnel in both directions: they go in
+// and come out as any other, with one hop less.
 func (l *Lab) Unusual(family int) error {
 	device, err := l.Device()
 	if err != nil {
 		return err
 	}
-	return l.sends(3, func() error {
+	return l.sends(4, func() error {
 		for name, p := range map[string]Packet{
 			"options": {Options: true}, "a fragment": {Fragment: true},
 			"a fragment with options": {Options: true, Fragment: true},
+			"the last fragment":       {Fragment: true, Offset: 185},
 		} {
 			client, peer := l.ClientAddr.Of(family), l.Inner.Of(family)
 			in, out := p, p

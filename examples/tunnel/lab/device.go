@@ -91,6 +91,23 @@ func addDevice(o Options, own, other end, networks ...string) error {
 	return errors.Join(append(errs, awaitLocal(own.inner.V6))...)
 }
 
+// addDummy makes a device that nothing gets through, with the tunnel's MTU and routes to its networks.
+func addDummy(o Options, networks []netip.Prefix) error {
+	if err := addLink("dummy", Device, o.mtu(), nil, nil); err != nil {
+		return fmt.Errorf("dummy device: %w", err)
+	}
+	link, err := netlink.LinkByName(Device)
+	for _, n := range networks {
+		if err == nil {
+			err = netlink.RouteAdd(&netlink.Route{
+				LinkIndex: link.Attrs().Index, Scope: netlink.SCOPE_LINK,
+				Dst: &net.IPNet{IP: n.Addr().AsSlice(), Mask: net.CIDRMask(n.Bits(), n.Addr().BitLen())},
+			})
+		}
+	}
+	return err
+}
+
 // awaitLocal waits until what comes for an address of IPv6 is delivered: the kernel makes that route later, in a work
 // queue (addrconf_dad_work).
 func awaitLocal(addr netip.Addr) error {
@@ -100,13 +117,14 @@ func awaitLocal(addr netip.Addr) error {
 	})
 }
 
-// removeDevice removes what addDevice has made.
+// removeDevice removes what addDevice or addDummy has made.
 func removeDevice(o Options) error {
 	link, err := netlink.LinkByName(Device)
-	if err == nil {
-		err = netlink.LinkDel(link)
+	if err != nil {
+		return err
 	}
-	if o.Kind == gateway.FOU {
+	err = netlink.LinkDel(link)
+	if o.Kind == gateway.FOU && link.Type() != "dummy" {
 		err = errors.Join(err, o.ports(netlink.FouDel))
 	}
 	return err
@@ -186,7 +204,10 @@ func (o Options) device(own, other end) (kind string, attrs []*nl.RtAttr, err er
 	add(nl.IFLA_IPTUN_PROTO, []byte{protocol})
 	if v4 {
 		add(nl.IFLA_IPTUN_PMTUDISC, flag(true))
-		return "sit", attrs, nil
+		if protocol == ipip {
+			return "ipip", attrs, nil
+		}
+		return "sit", attrs, nil // IPv6 inside, or both
 	}
 	add(nl.IFLA_IPTUN_FLAGS, nl.Uint32Attr(noLimit))
 	return "ip6tnl", attrs, nil

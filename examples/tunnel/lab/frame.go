@@ -19,7 +19,8 @@ type Packet struct {
 	Class    uint8
 	Hops     uint8
 	Options  bool   // there are IPv4 options, or a header with options after that of IPv6
-	Fragment bool   // it is the first part of a packet
+	Fragment bool   // it is a part of a packet: the first one, or with an offset the last one, which UDP isn't in
+	Offset   uint16 // in units of 8 bytes
 	Payload  []byte // of UDP
 }
 
@@ -27,33 +28,79 @@ var fixed = gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
 
 // Encapsulated is a frame as the peer sends it to the gateway, with that traffic class outside and this packet inside.
 func (l *Lab) Encapsulated(class uint8, inside Packet) ([]byte, error) {
+	return l.frame(around{
+		src: l.PeerDev.MAC, dst: l.RelayOut.MAC, from: l.far, to: l.near, udp: &layers.UDP{SrcPort: 50000},
+		ip:     header(l.far.out, l.near.out, class, 64, l.next(inside)),
+		option: []byte{0xFF, 0, 2, 2, 1, 2, 3, 4, 5, 6, 7, 8}, // 8 bytes, where the relay sends 4
+	}, inside)
+}
+
+// sent is a frame as the gateway sends it to the peer, with that traffic class outside and this packet inside. What a
+// sender chooses is as in another frame: IPv4's identification and flags, the flow label, UDP's source port.
+func (l *Lab) sent(like testnet.Frame, class uint8, inside Packet) ([]byte, error) {
+	ip := header(l.near.out, l.far.out, class, 64, l.next(inside))
+	switch was := like.Packet().NetworkLayer().(type) {
+	case *layers.IPv4:
+		if ip, ok := ip.(*layers.IPv4); ok {
+			ip.Id, ip.Flags = was.Id, was.Flags
+		}
+	case *layers.IPv6:
+		if ip, ok := ip.(*layers.IPv6); ok {
+			ip.FlowLabel = was.FlowLabel
+		}
+	}
+	udp := &layers.UDP{}
+	if was, _, ok := like.UDP(); ok {
+		udp.SrcPort = was.SrcPort
+	}
+	return l.frame(around{
+		src: l.RelayOut.MAC, dst: l.PeerDev.MAC, from: l.near, to: l.far, udp: udp, ip: ip,
+		option: binary.BigEndian.AppendUint32([]byte{0xFF, 0, 1, 1}, Option),
+	}, inside)
+}
+
+// next is the protocol of what is in the outer IP header.
+func (l *Lab) next(inside Packet) layers.IPProtocol {
+	switch {
+	case l.Kind != gateway.IPIP:
+		return layers.IPProtocolUDP
+	case inside.Src.Is6():
+		return layers.IPProtocolIPv6
+	}
+	return layers.IPProtocolIPv4
+}
+
+// around is what is around a packet in the tunnel.
+type around struct {
+	src, dst net.HardwareAddr
+	from, to end
+	ip       gopacket.SerializableLayer
+	udp      *layers.UDP // its destination is the tunnel's
+	option   []byte      // of GENEVE
+}
+
+// frame puts a packet into the tunnel.
+func (l *Lab) frame(a around, inside Packet) ([]byte, error) {
 	data, err := inside.bytes()
 	if err != nil {
 		return nil, err
 	}
-	next := layers.IPProtocolUDP
-	if l.Kind == gateway.IPIP {
-		if next = layers.IPProtocolIPv4; inside.Src.Is6() {
-			next = layers.IPProtocolIPv6
-		}
-	}
-	ip := header(l.far.out, l.near.out, class, 64, next)
-	list := []gopacket.SerializableLayer{ethernet(l.PeerDev.MAC, l.RelayOut.MAC, l.near.out), ip}
-	udp := &layers.UDP{SrcPort: 50000}
+	list := []gopacket.SerializableLayer{ethernet(a.src, a.dst, a.to.out), a.ip}
+	udp := a.udp
 	if l.Kind != gateway.IPIP {
-		if err := udp.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer)); err != nil {
+		if err := udp.SetNetworkLayerForChecksum(a.ip.(gopacket.NetworkLayer)); err != nil {
 			return nil, err
 		}
 		list = append(list, udp)
 	}
-	switch frame := ethernet(l.far.mac, l.near.mac, inside.Src); l.Kind {
+	switch frame := ethernet(a.from.mac, a.to.mac, inside.Src); l.Kind {
 	case gateway.VXLAN:
 		udp.DstPort = 4789
 		list = append(list, &layers.VXLAN{ValidIDFlag: true, VNI: vni}, frame)
-	case gateway.GENEVE: // with an option of 8 bytes, where the relay sends one of 4
+	case gateway.GENEVE:
 		udp.DstPort = 6081
-		head := append([]byte{3, 0, 0x65, 0x58}, binary.BigEndian.AppendUint32(nil, vni<<8)...)
-		list = append(list, gopacket.Payload(append(head, 0xFF, 0, 2, 2, 1, 2, 3, 4, 5, 6, 7, 8)), frame)
+		head := append([]byte{byte(len(a.option) / 4), 0, 0x65, 0x58}, binary.BigEndian.AppendUint32(nil, vni<<8)...)
+		list = append(list, gopacket.Payload(append(head, a.option...)), frame)
 	case gateway.FOU:
 		if udp.DstPort = fou4; inside.Src.Is6() {
 			udp.DstPort = fou6
@@ -64,7 +111,7 @@ func (l *Lab) Encapsulated(class uint8, inside Packet) ([]byte, error) {
 	out := buf.Bytes()
 	if l.Kind != gateway.IPIP && !l.Sums && err == nil {
 		at := 14 + 20 + 6 // where an outer UDP checksum is
-		if l.near.out.Is6() {
+		if a.to.out.Is6() {
 			at += 20
 		}
 		out[at], out[at+1] = 0, 0
@@ -95,7 +142,9 @@ func (p Packet) bytes() ([]byte, error) {
 			}
 		}
 		if p.Fragment {
-			ip.Id, ip.Flags = 77, layers.IPv4MoreFragments
+			if ip.Id, ip.FragOffset = 77, p.Offset; p.Offset == 0 {
+				ip.Flags = layers.IPv4MoreFragments
+			}
 		}
 	case *layers.IPv6:
 		next := &ip.NextHeader // of the last header so far
@@ -104,7 +153,10 @@ func (p Packet) bytes() ([]byte, error) {
 			list = append(list, gopacket.Payload{byte(layers.IPProtocolUDP), 0, 1, 4, 0, 0, 0, 0}) // PadN
 		}
 		if p.Fragment {
-			fragment := gopacket.Payload{byte(layers.IPProtocolUDP), 0, 0, 1, 0, 0, 0, 77}
+			fragment := gopacket.Payload{byte(layers.IPProtocolUDP), 0, 0, 0, 0, 0, 0, 77}
+			if binary.BigEndian.PutUint16(fragment[2:], p.Offset<<3); p.Offset == 0 {
+				fragment[3] = 1 // more follow
+			}
 			if p.Options {
 				list[1].(gopacket.Payload)[0] = byte(layers.IPProtocolIPv6Fragment)
 			} else {
@@ -113,12 +165,15 @@ func (p Packet) bytes() ([]byte, error) {
 			list = append(list, fragment)
 		}
 	}
-	udp := &layers.UDP{SrcPort: 6000, DstPort: 7000}
-	if err := udp.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer)); err != nil {
-		return nil, err
+	if p.Offset == 0 {
+		udp := &layers.UDP{SrcPort: 6000, DstPort: 7000}
+		if err := udp.SetNetworkLayerForChecksum(ip.(gopacket.NetworkLayer)); err != nil {
+			return nil, err
+		}
+		list = append(list, udp)
 	}
 	buf := gopacket.NewSerializeBuffer()
-	err := gopacket.SerializeLayers(buf, fixed, append(list, udp, gopacket.Payload(p.Payload))...)
+	err := gopacket.SerializeLayers(buf, fixed, append(list, gopacket.Payload(p.Payload))...)
 	return buf.Bytes(), err
 }
 

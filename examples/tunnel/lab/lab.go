@@ -40,6 +40,7 @@ type Options struct {
 	Inside  int  // of FOU: which one the device takes
 	Sums    bool // UDP checksums outside; without, over IPv6 by RFC 6935
 	Alone   bool // no device at the gateway
+	Dummy   bool // the device at the gateway only has the tunnel's MTU
 }
 
 func (o Options) String() string {
@@ -49,6 +50,9 @@ func (o Options) String() string {
 	}
 	if o.Sums {
 		s += " with checksums"
+	}
+	if o.Dummy {
+		s += " beside a dummy device"
 	}
 	return s
 }
@@ -71,11 +75,13 @@ func addrs(v4, v6 string) testnet.Addrs {
 var Tunnels = []Options{
 	{Kind: gateway.VXLAN, Outside: 4}, {Kind: gateway.VXLAN, Outside: 4, Sums: true},
 	{Kind: gateway.VXLAN, Outside: 6}, {Kind: gateway.VXLAN, Outside: 6, Sums: true},
-	{Kind: gateway.GENEVE, Outside: 4}, {Kind: gateway.GENEVE, Outside: 6},
-	{Kind: gateway.GENEVE, Outside: 6, Sums: true},
+	{Kind: gateway.GENEVE, Outside: 4}, {Kind: gateway.GENEVE, Outside: 4, Sums: true},
+	{Kind: gateway.GENEVE, Outside: 6}, {Kind: gateway.GENEVE, Outside: 6, Sums: true},
 	{Kind: gateway.IPIP, Outside: 4}, {Kind: gateway.IPIP, Outside: 6},
-	{Kind: gateway.FOU, Outside: 4, Inside: 4}, {Kind: gateway.FOU, Outside: 4, Inside: 6, Sums: true},
+	{Kind: gateway.FOU, Outside: 4, Inside: 4}, {Kind: gateway.FOU, Outside: 4, Inside: 4, Sums: true},
+	{Kind: gateway.FOU, Outside: 4, Inside: 6}, {Kind: gateway.FOU, Outside: 4, Inside: 6, Sums: true},
 	{Kind: gateway.FOU, Outside: 6, Inside: 4, Sums: true}, {Kind: gateway.FOU, Outside: 6, Inside: 6, Sums: true},
+	{Kind: gateway.FOU, Outside: 4, Inside: 4, Dummy: true},
 }
 
 // VXLAN returns the tunnels of VXLAN.
@@ -117,7 +123,12 @@ func (l *Lab) add(o Options) error {
 		l.Tunnel.Option = Option
 	}
 	if !o.Alone {
-		if err := l.Relay.Do(func() error { return addDevice(o, l.near, l.far) }); err != nil {
+		if err := l.Relay.Do(func() error {
+			if o.Dummy {
+				return addDummy(o, l.Tunnel.Networks)
+			}
+			return addDevice(o, l.near, l.far)
+		}); err != nil {
 			return err
 		}
 	}

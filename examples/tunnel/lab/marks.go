@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/tunnel/gateway"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
@@ -31,7 +34,7 @@ func (l *Lab) MarksOut(family int) error {
 		return errors.Join(err, l.counted())
 	}
 	device := relay
-	if !l.Alone {
+	if !l.Alone && !l.Dummy {
 		err := l.Without(in, l.RelayOut, func() (err error) {
 			device, err = l.marks(family, "device")
 			return err
@@ -104,13 +107,16 @@ func (l *Lab) marks(family int, who string) (map[[2]uint8]uint8, error) {
 }
 
 // MarksIn sends packets with each mark into the tunnel: outside, they have the DSCP and the mark of the packet, but for
-// that of congestion, which is marked in the way that is asked for, and 64 hops.
+// that of congestion, which is marked in the way that is asked for. All their headers, with lengths and checksums, are
+// as an independent program writes them.
 func (l *Lab) MarksIn(family int, marked uint8) error {
 	for ecn := range uint8(4) {
-		payload := fmt.Appendf(nil, "marked %d, %d", ecn, marked)
-		frame, err := l.Plain(Packet{
+		// So long that no Ethernet frame needs padding.
+		payload := fmt.Appendf(nil, "marked %d inside, %d outside", ecn, marked)
+		p := Packet{
 			Src: l.ClientAddr.Of(family), Dst: l.Inner.Of(family), Class: dscp | ecn, Hops: 64, Payload: payload,
-		})
+		}
+		frame, err := l.Plain(p)
 		if err != nil {
 			return err
 		}
@@ -126,15 +132,74 @@ func (l *Lab) MarksIn(family int, marked uint8) error {
 		if err == nil && got != want {
 			err = fmt.Errorf("the packet has %#x inside, and %#x outside, want %#x", dscp|ecn, got, want)
 		}
-		if err == nil && f.TTL() != 64 {
-			err = fmt.Errorf("hop limit outside: %d", f.TTL())
-		}
-		// Check wants UDP, with a checksum over IPv6. The kernel's FOU writes another length into what is captured.
-		if l.ethernet() && (l.Outside == 4 || l.Sums) {
-			err = errors.Join(err, f.Check())
+		if err == nil {
+			p.Hops--
+			err = l.compare(f, want, p)
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// errHeaders is that a packet in the tunnel has other headers than it should have.
+var errHeaders = errors.New("other headers")
+
+// compare compares a captured frame that the gateway has sent into the tunnel, with that traffic class outside and this
+// packet inside, with what it should be.
+func (l *Lab) compare(f testnet.Frame, class uint8, inside Packet) error {
+	want, err := l.sent(f, class, inside)
+	if err != nil {
+		return err
+	}
+	got := bytes.Clone(f.Data)
+	length, checksum := 14+2, 14+20+6 // where the outer IP header has a length, and UDP a checksum
+	if l.Outside == 6 {
+		length, checksum = 14+4, 14+40+6
+	}
+	if len(got) == len(want) {
+		if f.Partial { // a device would complete it
+			err = f.Check()
+			copy(want[checksum:][:2], got[checksum:])
+		}
+		// The kernel's FOU takes UDP's header off the length, before or after the capture has copied the frame.
+		if n := binary.BigEndian.Uint16(want[length:]); l.Kind == gateway.FOU &&
+			binary.BigEndian.Uint16(got[length:]) == n-8 {
+			binary.BigEndian.PutUint16(got[length:], n)
+		}
+	}
+	if !bytes.Equal(got, want) {
+		err = errors.Join(err, fmt.Errorf("%w: got %x, want %x", errHeaders, got, want))
+	}
+	return err
+}
+
+// Planted has the gateway write wrong headers, one after the other, and reports what MarksIn doesn't find.
+func (l *Lab) Planted(family int) (err error) {
+	wrong := map[string]gateway.Tunnel{}
+	plant := func(name string, change func(*gateway.Tunnel)) {
+		t := l.Tunnel
+		change(&t)
+		wrong[name] = t
+	}
+	if l.Kind != gateway.IPIP {
+		plant("checksum", func(t *gateway.Tunnel) { t.Sums = !t.Sums })
+	}
+	if l.ethernet() {
+		plant("VNI", func(t *gateway.Tunnel) { t.VNI++ })
+		plant("address of a frame", func(t *gateway.Tunnel) { t.RemoteMAC = t.MAC })
+	}
+	if l.Kind == gateway.GENEVE {
+		plant("option", func(t *gateway.Tunnel) { t.Option++ })
+	}
+	defer func() { err = errors.Join(err, l.Gateway.Add(l.Tunnel)) }()
+	for name, tunnel := range wrong {
+		if err := l.Gateway.Add(tunnel); err != nil {
+			return err
+		}
+		if found := l.MarksIn(family, congestion); !errors.Is(found, errHeaders) {
+			return fmt.Errorf("a wrong %s isn't found: %w", name, errors.Join(found, l.counted()))
 		}
 	}
 	return nil
