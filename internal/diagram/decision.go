@@ -136,7 +136,7 @@ func (d *decider) stages(p *spec.Program) {
 }
 
 // selective reports whether a rule may leave a packet to the next one.
-func selective(r *spec.Rule) bool { return conditional(r) || len(r.Lookups) > 0 }
+func selective(r *spec.Rule) bool { return len(r.Match) > 0 || r.When != nil || len(r.Lookups) > 0 }
 
 func (d *decider) header(e *spec.StackEntry) {
 	parts := []any{e}

@@ -1,6 +1,6 @@
 // Package diagram draws headers the way RFCs do: rows of 32 bits, one field beside the other. What has no fixed size or
-// may be absent takes a row of its own between slashes, and what a picture can't say follows as a line of text. It
-// draws fan-outs, too.
+// may be absent takes a row of its own between slashes, and what a picture can't say follows as a line of text. A
+// program is a decision: stages, and the ends that a packet may have in each (decision.go).
 package diagram
 
 import (

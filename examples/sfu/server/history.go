@@ -10,12 +10,11 @@ type sent struct {
 // What was never sent is known from the neighbours: between two packets that were sent, as many numbers are free as
 // packets were neither sent nor left out.
 type history struct {
-	byOriginal [window]sent
-	byNumber   [window]sent
-	numbers    unwrapper
-	first      sent
-	last       sent // the one with the highest original
-	count      uint64
+	byNumber [window]sent
+	numbers  unwrapper
+	first    sent
+	last     sent // the one with the highest original
+	count    uint64
 }
 
 // gap is a pair of neighbours with free numbers in between.
@@ -42,17 +41,12 @@ func (h *history) add(original int64, number uint16) (gap, bool) {
 }
 
 func (h *history) put(s sent) {
-	h.byOriginal[s.original&(window-1)], h.byNumber[s.number&(window-1)] = s, s
+	h.byNumber[s.number&(window-1)] = s
 	h.count++
 }
 
 // fill notes a packet that was sent into a gap.
 func (h *history) fill(s sent) { h.put(s) }
-
-func (h *history) ofOriginal(original int64) (sent, bool) {
-	s := h.byOriginal[original&(window-1)]
-	return s, h.count > 0 && s.original == original
-}
 
 func (h *history) ofNumber(number int64) (sent, bool) {
 	s := h.byNumber[number&(window-1)]
