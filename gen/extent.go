@@ -14,7 +14,7 @@ import (
 func extent(each []ir.Stmt, all ir.Off) ir.Off {
 	end, variable := 0, false
 	for s := range ir.Stmts(each) {
-		for at, n := range ir.Places(s) {
+		for at, n := range ir.Offsets(s) {
 			if n > 0 {
 				variable = variable || at.Base != nil
 				end = max(end, at.Const+n)

@@ -291,7 +291,7 @@ static __always_inline __u64 fr_differ(__u64 a, __u64 b)
 }
 
 /*
- * The place of the first element's content in the packet, in the upper half, and its length and 1;
+ * The offset of the first element's content in the packet, in the upper half, and its length and 1;
  * 0 where there is none. The function isn't static, so that the verifier looks at it once, and not
  * anew for every list that it knows something about. Each step begins where it knows no more than
  * before the last one, so that it looks at a step once, too.

@@ -40,7 +40,7 @@ func (f *function) missing(end ir.Off) string {
 	return at + " > data_end"
 }
 
-// pointer makes the pointer to a variable place, unless it is there; it reports whether it did.
+// pointer makes the pointer to a variable offset, unless it is there; it reports whether it did.
 func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
 	if _, ok := f.known.bytes[v]; ok || f.fan != nil {
 		return false
@@ -54,7 +54,7 @@ func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
 	return true
 }
 
-// pointerTo makes the pointer to a variable place that was in bounds before.
+// pointerTo makes the pointer to a variable offset that was in bounds before.
 func (f *function) pointerTo(v *ir.Var) {
 	limit := v.Max
 	if limit == 0 || limit > 0x7FFF {
@@ -80,7 +80,7 @@ func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
 		for e := range ir.Exprs(n) {
 			switch e.(type) {
 			case *ir.Load, *ir.LoadBytes, *ir.SumOK:
-				for at, size := range ir.Places(e) {
+				for at, size := range ir.Offsets(e) {
 					f.need(plus(at, size), f.reason, pos)
 				}
 			}

@@ -88,7 +88,7 @@ type renderer struct {
 	headerList []*header
 	marks      []diag.Pos // positions that lines refer to by number until the file is whole
 	needs      map[string]string
-	places     map[*ir.Row]int   // where rows are copied to
+	rowsAt     map[*ir.Row]int   // where in fr_rows rows are copied to
 	learned    map[*ir.Table]int // of these, the tables that programs write to
 	sameSize   int               // numbers that go with it
 	frontSize  int               // bytes of the front of a packet that goes to many
@@ -180,7 +180,7 @@ func (r *renderer) file() *fileData {
 		d.Settings = append(d.Settings, r.setting(s))
 	}
 	var rows int
-	r.places, rows = copies(p)
+	r.rowsAt, rows = copies(p)
 	r.learned = learnedTables(p)
 	for _, t := range p.Tables {
 		r.table(t, d)

@@ -54,7 +54,7 @@ func (r *renderer) findChecks() {
 // minChecks is how many lines are worth a function.
 const minChecks = 4
 
-// checksOf is the number of statements that a block begins with which only check a header at a fixed place, or what is
+// checksOf is the number of statements that a block begins with which only check a header at a fixed offset, or what is
 // known of a packet and its first header.
 func (f *function) checksOf(stmts []ir.Stmt) (n int, header *ir.NeedBytes) {
 	if f.fan != nil || f.turn != nil || f.prog.flow || f.checking != nil || f.prog.inCheck[stmts[0]] {

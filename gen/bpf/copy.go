@@ -117,7 +117,7 @@ func (n *fan) rewrite(w *writer) string {
 		w.put(c)
 	}
 	for _, s := range w.sums {
-		w.stmt(s.Pos, "st16(%s, %s);", w.newPlace(s.New), s.leaves)
+		w.stmt(s.Pos, "st16(%s, %s);", w.newPtr(s.New), s.leaves)
 	}
 	w.completes(csum, n.sums(w.function))
 	for _, m := range []struct {
@@ -153,7 +153,7 @@ func (n *fan) rewrite(w *writer) string {
 }
 
 // blanks are the calls that make zeros of headers, and those that put back what only other copies make zeros of; and
-// the sum of the device without the places that copies change, and without what is zero.
+// the sum of the device without the bytes that copies change, and without what is zero.
 func (n *fan) blanks(w *writer) (calls []string, csum string) {
 	for _, c := range n.all {
 		if c.Rewrite == nil {
@@ -175,7 +175,7 @@ func (n *fan) blanks(w *writer) (calls []string, csum string) {
 		}
 		room := roomOf(b.Max)
 		w.holds(plus(b.At, room))
-		call := fmt.Sprintf("fr_put_back(skb, %s, %s, %s, %d)", at, w.place(b.At), size, room)
+		call := fmt.Sprintf("fr_put_back(skb, %s, %s, %s, %d)", at, w.ptr(b.At), size, room)
 		calls = append(calls, w.unlessEmpty(b, call))
 	}
 	if csum = "same->csum"; without != "" {
@@ -224,7 +224,7 @@ func (w *writer) back() (out []cell) {
 				c := cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width}
 				if x.Plain {
 					w.more = true
-					c.code = fmt.Sprintf("fr_first(be64(%s), %s)", w.place(x.Off), w.variable(x.Width))
+					c.code = fmt.Sprintf("fr_first(be64(%s), %s)", w.ptr(x.Off), w.variable(x.Width))
 					c.le, c.load, c.word = true, nil, x.Size
 				}
 				out = append(out, c)
@@ -279,7 +279,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 	samePseudo, nowPseudo := n.split(s.NewPseudo)
 	w.line("")
 	w.line("/* %s */", comment(s.Name))
-	own, ownPseudo := w.summands(now), w.summands(nowPseudo)
+	own, ownPseudo := w.summands(now), w.pseudoHeader(nowPseudo)
 
 	// In front of the loop.
 	if !s.Fresh {
@@ -288,12 +288,12 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 	for t := range s.Terms() {
 		pre.cover(s.Pos, t.Value, t.Len, t.OddIf)
 	}
-	same, pseudo := pre.summands(sameNow), pre.summands(samePseudo)
+	same, pseudo := pre.summands(sameNow), pre.pseudoHeader(samePseudo)
 	full, partial := "FR_ZERO"+plusSum(pre.add, slices.Concat(same, pseudo)), ""
 	old := ""
 	if !s.Fresh {
-		old = pre.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", pre.place(s.Old))}, s.Name, s.Pos)
-		was, wasPseudo := pre.summands(s.OldTerms), pre.summands(s.OldPseudo)
+		old = pre.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", pre.ptr(s.Old))}, s.Name, s.Pos)
+		was, wasPseudo := pre.summands(s.OldTerms), pre.pseudoHeader(s.OldPseudo)
 		minus, add := cancel(slices.Concat(was, wasPseudo), slices.Concat(same, pseudo))
 		full = fmt.Sprintf("fr_sum_of(%s)%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
 		minus, add = cancel(wasPseudo, pseudo)
@@ -328,7 +328,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		w.line("__be16 %s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, slices.Concat(own, ownPseudo)))
 		if s.Absent {
 			w.line("if (!%s) /* no checksum came, none leaves */",
-				w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.place(s.Old))}, "", s.Pos))
+				w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.ptr(s.Old))}, "", s.Pos))
 			w.line("\t%s = 0;", value)
 		}
 		return ""

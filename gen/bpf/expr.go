@@ -153,6 +153,7 @@ func (f *function) binary(e *ir.Bin) string {
 			return fmt.Sprintf("%s == FR_PARTIAL(%d, %d)", f.variable(v.Var), at.V>>16, at.V&0xffff)
 		}
 	}
+	e = difference(e)
 	x, y := f.operand(e.X), f.operand(e.Y)
 	if b, ok := e.X.(*ir.Bin); ok && b.Op == e.Op && (e.Op == ir.Add || e.Op == ir.Or || e.Op == ir.And) {
 		x = f.expr(e.X)
@@ -169,6 +170,23 @@ func (f *function) binary(e *ir.Bin) string {
 		x = f.wide(e.X)
 	}
 	return x + " " + binOps[e.Op] + " " + y
+}
+
+// difference turns the sum with a constant that stands for a negative number into what a person would write: x - 4.
+func difference(e *ir.Bin) *ir.Bin {
+	x, y := e.X, e.Y
+	if c, ok := x.(*ir.Const); ok && e.Op == ir.Add && int64(c.V) < 0 {
+		x, y = y, x
+	}
+	c, ok := y.(*ir.Const)
+	if !ok || int64(c.V) >= 0 || e.Op != ir.Add && e.Op != ir.Sub {
+		return e
+	}
+	op := ir.Sub
+	if e.Op == ir.Sub {
+		op = ir.Add
+	}
+	return &ir.Bin{Op: op, X: x, Y: &ir.Const{V: -c.V}}
 }
 
 func (f *function) variable(v *ir.Var) string {
@@ -253,8 +271,8 @@ func (f *function) meta(k ir.MetaKind) string {
 	return "0"
 }
 
-// place is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
-func (f *function) place(o ir.Off) string {
+// ptr is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
+func (f *function) ptr(o ir.Off) string {
 	if s := f.byName(o, f.packet()); s != "" {
 		return s
 	}
@@ -287,7 +305,7 @@ func (f *function) load(e *ir.Load) string {
 	}
 	if n > 8 { // 9 bytes: all bits of 8 and some of one more
 		tail := 8*n - e.Bit - e.Bits
-		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.place(e.Off), 8-tail, f.place(plus(e.Off, 8)), tail,
+		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.ptr(e.Off), 8-tail, f.ptr(plus(e.Off, 8)), tail,
 			masked(e.Bits))
 	}
 	s := f.gather(e.Off, n, false)
@@ -319,7 +337,7 @@ func (f *function) gather(o ir.Off, n int, little bool) string {
 	out := ""
 	for done := 0; done < n; {
 		size := 1 << (bits.Len(uint(n-done)) - 1)
-		at, shift := f.place(plus(o, done)), 8*(n-done-size)
+		at, shift := f.ptr(plus(o, done)), 8*(n-done-size)
 		s := fmt.Sprintf("be%d(%s)", size*8, at)
 		if little {
 			s, shift = fmt.Sprintf("(__u64)ld%d(%s)", size*8, at), 8*done
@@ -339,7 +357,7 @@ func (f *function) gather(o ir.Off, n int, little bool) string {
 	return out
 }
 
-// sum renders whether the sum of a place in the packet is that of bytes with their checksum.
+// sum renders whether the sum of a part of the packet is that of bytes with their checksum.
 func (f *function) sum(e *ir.SumOK) string {
 	s := ""
 	if e.Whole {
@@ -355,7 +373,7 @@ func (f *function) sum(e *ir.SumOK) string {
 		} else {
 			s += "(__u64)"
 		}
-		s += fmt.Sprintf("ld%d(%s)", size*8, f.place(plus(e.Off, done)))
+		s += fmt.Sprintf("ld%d(%s)", size*8, f.ptr(plus(e.Off, done)))
 		done += size
 	}
 	return "fr_sum_ok(" + s + ")"
@@ -394,6 +412,19 @@ func (b byteString) load(off, size int) string {
 	return fmt.Sprintf("ld%d(%s)", size*8, offset(b.mem, off))
 }
 
+// ipv4 reads the IPv4 address that is meant by an address of 16 bytes.
+func (b byteString) ipv4() string {
+	switch {
+	case b.cond != "":
+		return fmt.Sprintf("(%s ? %s : %s)", b.cond, b.sides[0].ipv4(), b.sides[1].ipv4())
+	case b.mem != "" && b.ro:
+		return fmt.Sprintf("fr_setting_v4(%s)", b.mem)
+	case b.mem != "":
+		return fmt.Sprintf("fr_v4(%s)", b.mem)
+	}
+	return b.load(12, 4)
+}
+
 func offset(p string, n int) string {
 	if n == 0 {
 		return p
@@ -408,9 +439,9 @@ func (f *function) bytes(e ir.Expr) byteString {
 		return byteString{size: len(e.B), fixed: e.B}
 	case *ir.LoadBytes:
 		if e.T.Kind == ir.Addr && e.N == 4 {
-			return byteString{size: 16, v4: f.place(e.Off)}
+			return byteString{size: 16, v4: f.ptr(e.Off)}
 		}
-		return byteString{size: e.N, mem: f.place(e.Off)}
+		return byteString{size: e.N, mem: f.ptr(e.Off)}
 	case *ir.VarRef:
 		return byteString{size: e.Var.Type.Size, mem: "(void *)" + f.variable(e.Var)}
 	case *ir.SettingRef:
@@ -503,6 +534,9 @@ func (f *function) inPrefix(e *ir.InPrefix) string {
 		binary.BigEndian.PutUint32(m[:], ^uint32(0)<<(32-n))
 		mask, want := littleEndian(m[:]), littleEndian(p[off:off+4])
 		term := b.load(off, 4)
+		if off == 12 && string(p[:12]) == string(mapped) {
+			term = b.ipv4()
+		}
 		if n < 32 {
 			term = fmt.Sprintf("(%s & %s)", term, number(mask))
 		}

@@ -167,9 +167,9 @@ func (f *function) fanOut(s *ir.FanOut) {
 	w.fan = n
 	turn := n.receiver(f)
 	w.fx.after()
-	places := n.sums(w.function)
-	reread := n.reread(places)
-	n.loop(turn, places)
+	spans := n.sums(w.function)
+	reread := n.reread(spans)
+	n.loop(turn, spans)
 	n.restore(size, reread)
 	saved := append(w.pointers(), w.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	w.lines, w.savedDone = slices.Insert(w.lines, n.head, n.begin(saved)...), true
@@ -240,7 +240,7 @@ func (n *fan) save() string {
 	return size
 }
 
-// pointers makes the pointers to variable places of the saved front.
+// pointers makes the pointers to variable offsets of the saved front.
 func (f *function) pointers() (out []string) {
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.savedUsed, v) {
@@ -373,10 +373,10 @@ func (n *fan) structures() []string {
 	return append(out, "};")
 }
 
-// reread has the places read their variables from where they are kept: what no register holds across the loop makes no
+// reread has the spans read their variables from where they are kept: what no register holds across the loop makes no
 // difference to the verifier.
-func (n *fan) reread(places []string) (out []string) {
-	for _, p := range places {
+func (n *fan) reread(spans []string) (out []string) {
+	for _, p := range spans {
 		for _, v := range n.pre.varsUsed {
 			word := regexp.MustCompile(`\b` + n.pre.nameOf(v) + `\b`)
 			if word.MatchString(p) {
@@ -389,14 +389,14 @@ func (n *fan) reread(places []string) (out []string) {
 }
 
 // loop renders the loop over the receivers.
-func (n *fan) loop(t *turn, places []string) {
+func (n *fan) loop(t *turn, spans []string) {
 	w := n.pre
-	if len(places) > 0 {
+	if len(spans) > 0 {
 		w.line("")
-		w.line("/* Without the places that copies change; negative where the device hasn't summed the packet up. */")
+		w.line("/* Without the bytes that copies change; negative where the device hasn't summed the packet up. */")
 		n.keep("__s64", "csum", "bpf_csum_update(skb, 0)")
 		w.line("if (unlikely(same->csum >= 0)) {")
-		for _, p := range places {
+		for _, p := range spans {
 			w.line("\tsame->csum = fr_complete_without(skb, same->csum, %s);", p)
 		}
 		for i, b := range n.zeroed {
@@ -420,7 +420,7 @@ func (n *fan) loop(t *turn, places []string) {
 func tally(i int) string { return fmt.Sprintf("copies%d", i) }
 
 // restore renders the end: the packet is again what it was.
-func (n *fan) restore(size string, places []string) {
+func (n *fan) restore(size string, spans []string) {
 	w := n.pre
 	w.line("")
 	if n.kept["quiet"] {
@@ -433,7 +433,7 @@ func (n *fan) restore(size string, places []string) {
 		}
 		w.stopIf(diag.Pos{}, fmt.Sprintf("bpf_skb_store_bytes(skb, 0, front, %s, 0)", size), nil,
 			fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(n.Fault)))
-		w.completes("same->csum", places)
+		w.completes("same->csum", spans)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept["skb_"+name] {
 				w.line("skb->%s = same->skb_%s;", name, name)
@@ -455,19 +455,19 @@ func (n *fan) restore(size string, places []string) {
 	}
 }
 
-// completes renders how a sum of the device becomes the packet's again; csum is without the places.
-func (w *writer) completes(csum string, places []string) {
-	if len(places) == 0 {
+// completes renders how a sum of the device becomes the packet's again; csum is without the spans.
+func (w *writer) completes(csum string, spans []string) {
+	if len(spans) == 0 {
 		return
 	}
 	w.line("if (unlikely(same->csum >= 0))")
-	for _, p := range places[1:] {
+	for _, p := range spans[1:] {
 		csum = fmt.Sprintf("fr_complete_with(skb, %s, %s)", csum, p)
 	}
-	w.line("\tfr_complete(skb, %s, %s);", csum, places[0])
+	w.line("\tfr_complete(skb, %s, %s);", csum, spans[0])
 }
 
-// sums returns the places that copies change, as arguments.
+// sums returns the offsets and sizes of what copies change, as arguments.
 func (n *fan) sums(f *function) []string {
 	w := &writer{function: f}
 	for _, c := range n.all {
@@ -483,9 +483,9 @@ func (n *fan) sums(f *function) []string {
 			w.sums = append(w.sums, w.newSum(s))
 		}
 	}
-	places := w.places()
-	if len(places) == 0 && len(n.zeroed) > 0 {
-		places = []string{"0, 0"}
+	spans := w.spans()
+	if len(spans) == 0 && len(n.zeroed) > 0 {
+		spans = []string{"0, 0"}
 	}
-	return places
+	return spans
 }

@@ -63,14 +63,14 @@ func (f *function) together(stmts []ir.Stmt) int {
 
 // simple reports whether a variable gets a number which can be computed at any place that knows the packet's bytes.
 func (f *function) simple(s *ir.Let) bool {
-	if s.Var.Type.IsBytes() || !f.prog.read.vars[s.Var] || f.prog.read.places[s.Var] {
+	if s.Var.Type.IsBytes() || !f.prog.read.vars[s.Var] || f.prog.read.bases[s.Var] {
 		return false
 	}
 	for e := range ir.Exprs(s.Value) {
 		switch e := e.(type) {
 		case *ir.Const, *ir.Bin, *ir.VarRef:
 		case *ir.Load:
-			for at, size := range ir.Places(e) {
+			for at, size := range ir.Offsets(e) {
 				if at.Base != nil || f.known.bytes[nil] < at.Const+size {
 					return false
 				}

@@ -23,7 +23,7 @@ type halves struct {
 	names []string // what these are called
 }
 
-// sharedCell is a place in the packet that leaves; given: the ways differ in its value, or it comes from the packet.
+// sharedCell is a part of the packet that leaves; given: the ways differ in its value, or it comes from the packet.
 type sharedCell struct {
 	off   ir.Off
 	size  int
@@ -166,7 +166,7 @@ func mayBePartial(s *ir.Sum) bool { return s.Offloaded && !s.Fresh }
 func (w *writer) added(s *ir.Sum) []summand {
 	_, now := w.changes(s)
 	if mayBePartial(s) {
-		now = append(now, w.summands(s.NewPseudo)...)
+		now = append(now, w.pseudoHeader(s.NewPseudo)...)
 	}
 	return now
 }
@@ -175,7 +175,7 @@ func (w *writer) added(s *ir.Sum) []summand {
 func (w *writer) changes(s *ir.Sum) (was, now []summand) {
 	was, now = w.summands(s.OldTerms), w.summands(s.NewTerms)
 	if !mayBePartial(s) {
-		was, now = append(was, w.summands(s.OldPseudo)...), append(now, w.summands(s.NewPseudo)...)
+		was, now = append(was, w.pseudoHeader(s.OldPseudo)...), append(now, w.pseudoHeader(s.NewPseudo)...)
 	}
 	if s.Fresh {
 		return nil, now
@@ -198,7 +198,7 @@ func together(ways []*way) *halves {
 	from := 0
 	for _, end := range cellEnds(first.cells) {
 		if slices.ContainsFunc(ways, func(o *way) bool { return !slices.Contains(cellEnds(o.cells), end) }) {
-			continue // on another way it is a part of a larger place
+			continue // on another way it is a part of a larger one
 		}
 		var parts [][]cell
 		for _, o := range ways {
@@ -249,7 +249,7 @@ func cellEnds(cells []cell) (out []int) {
 	return out
 }
 
-// between are the cells from a place to another one.
+// between are the cells from an offset to another one.
 func between(cells []cell, from, to int) (out []cell) {
 	for _, c := range cells {
 		if c.off.Const >= from && c.off.Const < to {
@@ -466,12 +466,12 @@ func (w *writer) shareSum(o *writer, s *ir.Sum, shared sharedSum, give func(para
 		}
 		o.optional(mine)
 		give("struct fr_csum "+leaves.name("csum"), mine.name("csum"))
-		w.leave(leaves, w.add(w.summands(s.NewPseudo)), w.add(same))
+		w.leave(leaves, w.add(w.pseudoHeader(s.NewPseudo)), w.add(same))
 		return
 	}
 	old := ""
 	if !s.Fresh {
-		old = fmt.Sprintf("ld16(%s)", o.place(s.Old))
+		old = fmt.Sprintf("ld16(%s)", o.ptr(s.Old))
 		if s.Tail {
 			was = append(was, o.tail(mine))
 		}

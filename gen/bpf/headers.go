@@ -95,12 +95,12 @@ type pointer struct {
 	packet int
 }
 
-// covers reports whether a place is in a part.
+// covers reports whether an offset is in a part.
 func covers(p *ir.HeaderPart, o ir.Off, size int) bool {
 	return p.At.Base == o.Base && o.Const >= p.At.Const && o.Const < p.At.Const+size
 }
 
-// find returns the part that a place is in, or nil.
+// find returns the part that an offset is in, or nil.
 func (f *function) find(o ir.Off, packet int) *ir.HeaderPart {
 	scope := f.scope
 	if packet == packetLeaves {
@@ -150,7 +150,7 @@ func (f *function) to(p *ir.HeaderPart, packet int) string {
 	return f.headerNames[key]
 }
 
-// at is a place in a packet by name, or "".
+// byName is the pointer to an offset in a packet, by name, or "".
 func (f *function) byName(o ir.Off, packet int) string {
 	p := f.find(o, packet)
 	if p == nil {
@@ -169,7 +169,7 @@ func (f *function) byName(o ir.Off, packet int) string {
 	return offset(s, at-m.off)
 }
 
-// after is the end of a part, where a place is one, else "".
+// after is the end of a part, where an offset is one, else "".
 func (f *function) after(end ir.Off) string {
 	for _, p := range f.scope {
 		if h := f.header(p); len(h.members) > 0 && plus(p.At, h.size) == end {
@@ -182,7 +182,7 @@ func (f *function) after(end ir.Off) string {
 // unset marks a line that sets the pointer to a part: it is left out where nothing uses it.
 const unset = "\x01"
 
-// pointsTo renders what sets pointers to parts that begin at a variable place.
+// pointsTo renders what sets pointers to parts that begin at a variable offset.
 func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
 	for _, p := range parts {
 		if p.At.Base == v && f.fan == nil {

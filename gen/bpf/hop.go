@@ -158,9 +158,9 @@ func (f *function) offset(o ir.Off) string {
 // route renders a route lookup for a packet of a length.
 func (f *function) route(s *ir.CheckHop, length string) {
 	n := f.looked(s.Hop)
-	fib, words, first, family := n.fib(), 4, 0, "AF_INET6"
+	fib, family := n.fib(), "AF_INET6"
 	if s.Hop.Family == 4 {
-		words, first, family = 1, 12, "AF_INET"
+		family = "AF_INET"
 	}
 	f.stmt(s.Pos, "__builtin_memset(&%s, 0, sizeof(%s));", fib, fib)
 	f.stmt(s.Pos, "%s.family = %s;", fib, family)
@@ -172,12 +172,17 @@ func (f *function) route(s *ir.CheckHop, length string) {
 			continue
 		}
 		b := f.bytes(end.x)
-		for i := range words {
-			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(first+4*i, 4))
+		if s.Hop.Family == 4 {
+			f.stmt(s.Pos, "%s.%s[0] = %s;", fib, end.name, b.ipv4())
+			continue
+		}
+		for i := range 4 {
+			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(4*i, 4))
 		}
 	}
 	if s.Hop.Proto != 0 {
-		f.stmt(s.Pos, "fr_flow(&%s, %d, %s, %s);", fib, s.Hop.Proto, f.expr(s.Hop.FromPort), f.expr(s.Hop.ToPort))
+		f.stmt(s.Pos, "fr_flow(&%s, %s, %s, %s);", fib, protocol(uint64(s.Hop.Proto)),
+			f.expr(s.Hop.FromPort), f.expr(s.Hop.ToPort))
 	}
 	f.unless(s.Pos, fmt.Sprintf("fr_route(skb, &%s, %s, &%s)", fib, length, n.hop()), s.TooBig)
 }
@@ -199,7 +204,7 @@ func (f *function) redirect(h *ir.HopRef, direct string) {
 		fib := f.looked(h).fib()
 		f.line("return fr_redirect_neigh(%sifindex, %s->family, %s->dst);", hop, fib, fib)
 	case h.Member.Type.Kind == ir.NextHop && h.Family == 4:
-		f.line("return fr_redirect_neigh(%sifindex, AF_INET, %s->%s.addr + 12);", hop, f.row(h.Row), member(h.Member))
+		f.line("return fr_redirect_neigh(%sifindex, AF_INET, fr_v4_in(%s->%s.addr));", hop, f.row(h.Row), member(h.Member))
 	case h.Member.Type.Kind == ir.NextHop:
 		f.line("return fr_redirect_neigh(%sifindex, AF_INET6, %s->%s.addr);", hop, f.row(h.Row), member(h.Member))
 	default:

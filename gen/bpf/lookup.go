@@ -118,7 +118,7 @@ func (f *function) lookup(s *ir.Lookup) {
 	f.cover(s.Pos, s)
 	t := s.Row.Table
 	f.declareRow(s.Row)
-	place := strconv.Itoa(f.places[s.Row])
+	rowAt := strconv.Itoa(f.rowsAt[s.Row])
 	if f.prog.flow && copied(t) {
 		at := f.names.own("here_" + f.row(s.Row))
 		init := ""
@@ -127,7 +127,7 @@ func (f *function) lookup(s *ir.Lookup) {
 		}
 		f.line("struct %s %s%s;", f.vals[t], at, init)
 		f.line("%s = &%s;", f.row(s.Row), at)
-		place = "FR_ON_STACK"
+		rowAt = "FR_ON_STACK"
 	}
 	scope := f.prog.lookups > 1 || f.turn != nil // the stack is used again after it
 	if scope {
@@ -158,7 +158,7 @@ func (f *function) lookup(s *ir.Lookup) {
 		f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
 	} else {
 		f.leased = true
-		args += fmt.Sprintf(", lease, %s, &%s", place, f.row(s.Row))
+		args += fmt.Sprintf(", lease, %s, &%s", rowAt, f.row(s.Row))
 		if t.Session != nil {
 			f.usesNow()
 			args += ", now"

@@ -62,7 +62,7 @@ type function struct {
 	names      names // that are taken in it
 	varNames   map[*ir.Var]string
 	rowNames   map[*ir.Row]string
-	ptrNames   map[*ir.Var]string // of pointers to variable places
+	ptrNames   map[*ir.Var]string // of pointers to variable offsets
 	lowered    map[*ir.Var]int    // bytes by which such pointers point lower: the verifier takes no offset below 0
 	savedNames map[*ir.Var]string // likewise, in the front that was saved
 
@@ -77,7 +77,7 @@ type function struct {
 	own          map[*ir.Var]bool // variables that it declares itself
 	rowsOwn      map[*ir.Row]bool // rows likewise
 	rowsDeclared map[*ir.Row]bool
-	given        map[*ir.Var]bool  // pointers to variable places that it is given
+	given        map[*ir.Var]bool  // pointers to variable offsets that it is given
 	routed       map[lookedUp]bool // route lookups that it makes itself
 
 	checking  *checking // it makes checks for others
@@ -245,7 +245,7 @@ func (f *function) usesData() string {
 	return "data"
 }
 
-// base is the pointer to a variable place in the packet.
+// base is the pointer to a variable offset in the packet.
 func (f *function) base(v *ir.Var) string {
 	if f.fan != nil {
 		use(&f.savedUsed, v)
@@ -255,7 +255,7 @@ func (f *function) base(v *ir.Var) string {
 	return f.pointerName(v)
 }
 
-// pointerName is what the pointer to a variable place is called, in the packet or in the front that was saved.
+// pointerName is what the pointer to a variable offset is called, in the packet or in the front that was saved.
 func (f *function) pointerName(v *ir.Var) string {
 	if f.fan != nil {
 		return f.savedName(v)
@@ -430,10 +430,10 @@ func (p *program) forTests() []string {
 	}
 }
 
-// fixed reports whether a part begins at a fixed place.
+// fixed reports whether a part begins at a fixed offset.
 func fixed(p *ir.HeaderPart) bool { return p.At.Base == nil }
 
-// structures declares what a function has at its head: pointers to variable places, and what it looks up.
+// structures declares what a function has at its head: pointers to variable offsets, and what it looks up.
 func (f *function) structures() (out []string) {
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.ptrsUsed, v) && !f.given[v] {

@@ -6,19 +6,19 @@ import "github.com/fastrelay/fastrelay-gen/gen/ir"
 // finds those that are read.
 
 type readers struct {
-	vars   map[*ir.Var]bool
-	places map[*ir.Var]bool // those among them that offsets begin with
+	vars  map[*ir.Var]bool
+	bases map[*ir.Var]bool // those among them that offsets begin with
 }
 
 func readersOf(body []ir.Stmt) readers {
-	r := readers{vars: map[*ir.Var]bool{}, places: map[*ir.Var]bool{}}
+	r := readers{vars: map[*ir.Var]bool{}, bases: map[*ir.Var]bool{}}
 	for s := range ir.Stmts(body) {
 		for v := range ir.Reads(s) {
 			r.vars[v] = true
 		}
-		for at := range ir.Places(s) {
+		for at := range ir.Offsets(s) {
 			if at.Base != nil {
-				r.places[at.Base] = true
+				r.bases[at.Base] = true
 			}
 		}
 	}

@@ -70,7 +70,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 			f.variable(s.Value)
 			f.stmt(s.Pos, "%s;", f.declare(s.Value))
 		}
-		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.set(s.Size), f.place(s.At), f.variable(s.Value))
+		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.set(s.Size), f.ptr(s.At), f.variable(s.Value))
 		f.unless(s.Pos, fmt.Sprintf("!%s", f.variable(s.Size)), s.Reason)
 	case *ir.ReadUint:
 		f.readUint(s)
@@ -144,9 +144,9 @@ func (f *function) readUint(s *ir.ReadUint) {
 	f.stopIf(s.Pos, "!"+read, nil, fmt.Sprintf("return fr_up(skb, %s);", f.reason))
 }
 
-// word is a place in the packet, of at most limit, as a pointer.
-func (f *function) word(place string, limit uint64) string {
-	return fmt.Sprintf("fr_pin(%s + fr_bound(%s, 0x%x))", f.usesData(), place, uint64(1)<<bits.Len64(limit)-1)
+// word is an offset in the packet, of at most limit, as a pointer.
+func (f *function) word(off string, limit uint64) string {
+	return fmt.Sprintf("fr_pin(%s + fr_bound(%s, 0x%x))", f.usesData(), off, uint64(1)<<bits.Len64(limit)-1)
 }
 
 // wordSize is the size of the word that has room for n bytes.
@@ -195,16 +195,16 @@ func (f *function) let(s *ir.Let) {
 		return
 	}
 	value := f.expr(s.Value)
-	if f.prog.read.places[s.Var] && s.Var.Max > 0 && s.Var.Max <= maxForgotten {
+	if f.prog.read.bases[s.Var] && s.Var.Max > 0 && s.Var.Max <= maxForgotten {
 		value = fmt.Sprintf("fr_forget(skb, %s)", value)
 	}
 	f.stmt(s.Pos, "%s = %s;", f.set(s.Var), value)
 }
 
-// maxForgotten is the largest place that fr_forget takes.
+// maxForgotten is the largest offset that fr_forget takes.
 const maxForgotten = 0xFFF
 
-// store writes a byte string to the stack at off bytes after an aligned place.
+// store writes a byte string to the stack at off bytes after an aligned address.
 func (f *function) store(p string, off int, b byteString, pos diag.Pos) {
 	done := 0
 	for _, n := range pieces(off, b.size) {

@@ -44,6 +44,25 @@ type summand struct {
 	name string // where it has one already: it is a sum, and code is empty
 }
 
+// protocols are the names of those that have a pseudo-header in their checksums.
+var protocols = map[uint64]string{6: "IPPROTO_TCP", 17: "IPPROTO_UDP", 58: "IPPROTO_ICMPV6"}
+
+// protocol names the protocol after IP.
+func protocol(n uint64) string {
+	if name := protocols[n]; name != "" {
+		return name
+	}
+	return number(n)
+}
+
+// protocolOf renders the constant of a pseudo-header that is a protocol, or nothing.
+func protocolOf(t ir.Term) string {
+	if c, ok := t.Value.(*ir.Const); ok && t.Size == 2 && protocols[c.V] != "" {
+		return fmt.Sprintf("bpf_htons(%s)", protocols[c.V])
+	}
+	return ""
+}
+
 // summands cuts terms into scalars. Regions are summed up at once.
 func (w *writer) summands(ts []ir.Term) (out []summand) {
 	for _, t := range ts {
@@ -67,6 +86,18 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 			parts = append(parts, summand{scalar: s, odd: t.Odd})
 		}
 		out = append(out, w.turned(t, parts)...)
+	}
+	return out
+}
+
+// pseudoHeader cuts the terms of a pseudo-header into scalars.
+func (w *writer) pseudoHeader(ts []ir.Term) (out []summand) {
+	for _, t := range ts {
+		list := w.summands([]ir.Term{t})
+		if name := protocolOf(t); name != "" {
+			list[0].protocol = name
+		}
+		out = append(out, list...)
 	}
 	return out
 }
@@ -102,8 +133,13 @@ func (w *writer) add(list []summand) string {
 	list = w.joined(list)
 	fixed := uint64(0)
 	var parts []string
+	var named []string
 	for _, s := range list {
-		if s.lit {
+		switch {
+		case s.protocol != "":
+			named = append(named, s.protocol)
+			continue
+		case s.lit:
 			fixed += constant(s)
 			continue
 		}
@@ -121,7 +157,7 @@ func (w *writer) add(list []summand) string {
 		}
 		parts = append(parts, name)
 	}
-	if fixed > 0 || len(parts) == 0 {
+	if parts = append(parts, named...); fixed > 0 || len(parts) == 0 {
 		for fixed>>16 != 0 {
 			fixed = fixed&0xffff + fixed>>16
 		}
@@ -191,10 +227,10 @@ func (w *writer) checksum(s *sum) {
 	w.line("/* %s */", comment(s.Name))
 	if s.Fresh {
 		w.line("__be16 %s = %s(FR_ZERO + %s);", value, s.function(),
-			w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
+			w.add(slices.Concat(w.summands(s.NewTerms), w.pseudoHeader(s.NewPseudo))))
 		return
 	}
-	old := fmt.Sprintf("ld16(%s)", w.place(s.Old))
+	old := fmt.Sprintf("ld16(%s)", w.ptr(s.Old))
 	if s.Absent && !s.Offloaded {
 		w.stmt(s.Pos, "__be16 %s = %s;", s.name("old_checksum"), old)
 		old = s.name("old_checksum")
@@ -203,7 +239,7 @@ func (w *writer) checksum(s *sum) {
 	if s.Swap == nil {
 		was, now = cancel(was, now)
 	}
-	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
+	wasPseudo, nowPseudo := w.pseudoHeader(s.OldPseudo), w.pseudoHeader(s.NewPseudo)
 	if !s.Offloaded {
 		if s.Swap == nil {
 			wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
@@ -289,7 +325,7 @@ func (w *writer) sumCame(s *sum, was []summand) {
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	w.came(s, fmt.Sprintf("ld16(%s)", w.place(s.Old)), w.summands(s.OldPseudo), was)
+	w.came(s, fmt.Sprintf("ld16(%s)", w.ptr(s.Old)), w.pseudoHeader(s.OldPseudo), was)
 }
 
 // optional renders that a packet which came without a checksum leaves without one.

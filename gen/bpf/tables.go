@@ -107,9 +107,9 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		}
 	}
 	out = append(out, "\treturn all;", "}")
-	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, lease, place, (void **)row, copy_%s, %s, %s)", name, name, word,
+	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, lease, row_at, (void **)row, copy_%s, %s, %s)", name, name, word,
 		learned)
-	params := fmt.Sprintf("%s, const struct fr_lease *lease, __u32 place, struct val_%s **row", key, name)
+	params := fmt.Sprintf("%s, const struct fr_lease *lease, __u32 row_at, struct val_%s **row", key, name)
 	if t.Session == nil {
 		return append(append(out, head("enum fr_found ", params)...), "\treturn "+lookup+";", "}")
 	}
@@ -157,18 +157,18 @@ func learnedTables(p *ir.Plan) map[*ir.Table]int {
 	return out
 }
 
-// copies gives the rows that programs read as copies their places in fr_rows, and returns its size. What is looked up
+// copies gives the rows that programs read as copies their offsets in fr_rows, and returns its size. What is looked up
 // on one of two ways takes the room of what is looked up on the other. A program at egress may run while one at ingress
 // sends copies, and has room of its own.
-func copies(p *ir.Plan) (places map[*ir.Row]int, size int) {
-	places = map[*ir.Row]int{}
+func copies(p *ir.Plan) (rowsAt map[*ir.Row]int, size int) {
+	rowsAt = map[*ir.Row]int{}
 	var block func(stmts []ir.Stmt, at int) int
 	block = func(stmts []ir.Stmt, at int) int {
 		for _, s := range stmts {
 			switch s := s.(type) {
 			case *ir.Lookup:
 				if copied(s.Row.Table) {
-					places[s.Row] = at
+					rowsAt[s.Row] = at
 					at += s.Row.Table.Value.Size
 				}
 			case *ir.If:
@@ -191,7 +191,7 @@ func copies(p *ir.Plan) (places map[*ir.Row]int, size int) {
 	if size == 0 && slices.ContainsFunc(p.Programs, func(prog *ir.Program) bool { return prog.Hook == ir.Congestion }) {
 		size = 8 // its programs have copies on their stacks, by the same functions
 	}
-	return places, size
+	return rowsAt, size
 }
 
 // structure lays a key, a value or a record out; head is what stands in front of a record's fields.

@@ -93,11 +93,13 @@ type scalar struct {
 	want string  // what it is called, where nothing better is known
 	le   bool    // little endian
 	row  bool    // it comes from rows and variables: it can be read again after the packet has changed
+	// where it is a constant that is the number of a protocol: how that is written in a sum
+	protocol string
 }
 
 // packet is a part of the packet that came.
 func (w *writer) packet(o ir.Off, size int) scalar {
-	return scalar{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.place(o)), load: &o}
+	return scalar{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.ptr(o)), load: &o}
 }
 
 // join makes one scalar of two, as large as both, that are constants or neighbours in the packet that came.
@@ -135,6 +137,9 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		}
 		for _, n := range sizes {
 			s := scalar{size: n, code: b.load(from+done, n), row: row}
+			if from == 12 {
+				s.code = b.ipv4()
+			}
 			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
 				s = w.packet(plus(l.Off, done), n)
 				if s.want = "old_" + ident(l.Field); done > 0 {
@@ -296,9 +301,12 @@ func noted(note string) string {
 	return strings.Join(words, "_")
 }
 
-// isCall reports whether C is one call, of a function that returns what is wanted: ld32(…), bpf_htons(…).
+// calls are of functions that return what is wanted: ld32(…), fr_v4(…), bpf_htons(…).
+var calls = regexp.MustCompile(`^(ld|fr_v4|fr_setting_v4|bpf_)`)
+
+// isCall reports whether C is one call of such a function.
 func isCall(code string) bool {
-	return (strings.HasPrefix(code, "ld") || strings.HasPrefix(code, "bpf_")) && oneCall(code)
+	return calls.MatchString(code) && oneCall(code)
 }
 
 // oneCall reports whether C is one call.

@@ -23,15 +23,19 @@ func (f *function) pseudo(terms []ir.Term) string {
 	for _, t := range terms {
 		switch {
 		case t.Value.Type().IsBytes():
-			b, from := f.bytes(t.Value), 0
+			b := f.bytes(t.Value)
 			if t.Value.Type().Kind == ir.Addr && t.Size == 4 {
-				from = 12
+				parts = append(parts, b.ipv4())
+				continue
 			}
 			for done := 0; done < t.Size; done += 4 {
-				parts = append(parts, b.load(from+done, 4))
+				parts = append(parts, b.load(done, 4))
 			}
 		case t.Size == 2 || t.Size == 4 || t.Size == 8:
 			s := fmt.Sprintf("%s(%s)", swaps[t.Size], f.expr(t.Value))
+			if name := protocolOf(t); name != "" {
+				s = name
+			}
 			if t.Size == 8 {
 				s = "fr_add64(" + s + ")"
 			}
@@ -49,7 +53,7 @@ func (w *writer) whole(s *sum) {
 	w.line("")
 	w.line("/* %s, without what the kernel may have left to a device */", comment(s.Name))
 	w.failIf("!fr_facts")
-	w.line("__u64 %s = %s;", s.name("pseudo"), w.add(w.summands(s.NewPseudo)))
+	w.line("__u64 %s = %s;", s.name("pseudo"), w.add(w.pseudoHeader(s.NewPseudo)))
 }
 
 // wholes stores the checksums over the packet that leaves, the innermost one first.
@@ -60,6 +64,6 @@ func (w *writer) wholes() {
 		}
 		from := w.offset(*s.Whole)
 		w.line("%s += fr_sum_whole(skb, %s, skb->len - %s, fr_partial(skb));", s.name("pseudo"), from, from)
-		w.stmt(s.Pos, "st16(%s, fr_checksum_not_0(%s));", w.newPlace(s.New), s.name("pseudo"))
+		w.stmt(s.Pos, "st16(%s, fr_checksum_not_0(%s));", w.newPtr(s.New), s.name("pseudo"))
 	}
 }

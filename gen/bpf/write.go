@@ -325,16 +325,16 @@ func (w *writer) front(direct string) {
 		w.rederive()
 	}
 	w.usesData()
-	var places []string // a record has no sum of the device's
+	var spans []string // a record has no sum of the device's
 	if !w.prog.flow {
-		places = w.places()
+		spans = w.spans()
 	}
 	declared := false // the line in front is a declaration
-	if len(places) > 0 {
+	if len(spans) > 0 {
 		shifted := w.shifted()
 		w.line("")
-		if len(places) == 1 && shifted == "" {
-			w.line("__s64 csum = fr_complete_begin(skb, %s);", places[0])
+		if len(spans) == 1 && shifted == "" {
+			w.line("__s64 csum = fr_complete_begin(skb, %s);", spans[0])
 			declared = true
 		} else {
 			w.line("__s64 csum = bpf_csum_update(skb, 0);")
@@ -343,7 +343,7 @@ func (w *writer) front(direct string) {
 				w.line("\tif (%s)", shifted)
 				w.line("\t\tcsum = fr_complete_shifted(csum);")
 			}
-			for _, p := range places {
+			for _, p := range spans {
 				w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
 			}
 			w.line("}")
@@ -365,7 +365,7 @@ func (w *writer) front(direct string) {
 		w.changed = true
 	}
 	for _, s := range w.sums {
-		w.stmt(s.Pos, "st16(%s, %s);", w.newPlace(s.New), s.stored())
+		w.stmt(s.Pos, "st16(%s, %s);", w.newPtr(s.New), s.stored())
 	}
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh {
@@ -374,14 +374,14 @@ func (w *writer) front(direct string) {
 	}
 	w.wholes()
 	switch {
-	case len(places) == 1:
-		w.line("fr_complete_end(skb, csum, %s);", places[0])
-	case len(places) > 0:
+	case len(spans) == 1:
+		w.line("fr_complete_end(skb, csum, %s);", spans[0])
+	case len(spans) > 0:
 		w.line("if (unlikely(csum >= 0)) {")
-		for _, p := range places[1:] {
+		for _, p := range spans[1:] {
 			w.line("\tcsum = fr_complete_with(skb, csum, %s);", p)
 		}
-		w.line("\tfr_complete(skb, csum, %s);", places[0])
+		w.line("\tfr_complete(skb, csum, %s);", spans[0])
 		w.line("}")
 	}
 }
@@ -389,7 +389,7 @@ func (w *writer) front(direct string) {
 // put stores a cell.
 func (w *writer) put(c cell) {
 	if c.width == nil {
-		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.newPlace(c.off), c.code)
+		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.newPtr(c.off), c.code)
 		return
 	}
 	w.more = true
@@ -408,12 +408,12 @@ func (w *writer) put(c cell) {
 			w.variable(c.width))
 		return
 	}
-	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPlace(c.off), c.code,
+	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPtr(c.off), c.code,
 		w.variable(c.width))
 }
 
-// newPlace is a place in the packet that leaves.
-func (w *writer) newPlace(o ir.Off) string {
+// newPtr is a pointer into the packet that leaves.
+func (w *writer) newPtr(o ir.Off) string {
 	if s := w.byName(o, packetLeaves); s != "" {
 		return s
 	}
@@ -460,8 +460,8 @@ func (w *writer) blank() {
 	}
 }
 
-// places returns the offsets and sizes of the parts of the front that change, at most 64 bytes each, as arguments.
-func (w *writer) places() (out []string) {
+// spans returns the offsets and sizes of the parts of the front that change, at most 64 bytes each, as arguments.
+func (w *writer) spans() (out []string) {
 	type span struct{ from, to int }
 	spans := map[*ir.Var]*span{}
 	var order []*ir.Var

@@ -7,7 +7,7 @@ import (
 )
 
 // This file is the only place that knows what statements and expressions consist of. Whoever looks for something in a
-// plan asks for all of its kind (Stmts, Exprs, Places, Reads, Sets) and picks; so a construct that is added is found by
+// plan asks for all of its kind (Stmts, Exprs, Offsets, Reads, Sets) and picks; so a construct that is added is found by
 // all of them. A type of statement or expression needs the method parts (and at, a statement) to be one; walk_test.go
 // holds each method to the fields of its type.
 
@@ -76,16 +76,16 @@ func Exprs(n Node) iter.Seq[Expr] {
 	}
 }
 
-// Places are the places of the packet that a node (or an expression of it) names, each with the number of bytes that it
-// reads or writes there: 0 where the place is a bound, such as the end of the headers.
-func Places(n Node) iter.Seq2[Off, int] {
+// Offsets are those in the packet that a node (or an expression of it) names, each with the number of bytes that it
+// reads or writes there: 0 where the offset is a bound, such as the end of the headers.
+func Offsets(n Node) iter.Seq2[Off, int] {
 	return func(yield func(Off, int) bool) {
-		v := visitor{onPlace: yield}
+		v := visitor{onOffset: yield}
 		v.node(n)
 	}
 }
 
-// Reads are the variables that a node or an expression of it reads, those included that places begin with. A variable
+// Reads are the variables that a node or an expression of it reads, those included that offsets begin with. A variable
 // may come several times.
 func Reads(n Node) iter.Seq[*Var] {
 	return func(yield func(*Var) bool) {
@@ -133,12 +133,12 @@ func NextRewrite(rest []Stmt) *Rewrite {
 
 // visitor is called for what a node consists of. What it has no function for is passed over.
 type visitor struct {
-	onExpr  func(Expr) bool
-	onPlace func(Off, int) bool
-	onRead  func(*Var) bool
-	onSet   func(*Var) bool
-	onBlock func(*[]Stmt) bool
-	done    bool // a function has returned false
+	onExpr   func(Expr) bool
+	onOffset func(Off, int) bool
+	onRead   func(*Var) bool
+	onSet    func(*Var) bool
+	onBlock  func(*[]Stmt) bool
+	done     bool // a function has returned false
 }
 
 func (v *visitor) node(n Node) {
@@ -162,10 +162,10 @@ func (v *visitor) exprs(es ...Expr) {
 	}
 }
 
-// bytes visits n bytes of the packet from a place on.
+// bytes visits n bytes of the packet from an offset on.
 func (v *visitor) bytes(o Off, n int) {
-	if !v.done && v.onPlace != nil {
-		v.done = !v.onPlace(o, n)
+	if !v.done && v.onOffset != nil {
+		v.done = !v.onOffset(o, n)
 	}
 	v.reads(o.Base)
 }

@@ -62,10 +62,10 @@ func TestWalk(t *testing.T) {
 		vars := slices.Concat(slices.Collect(Reads(n)), slices.Collect(Sets(n)))
 		check(t, f, name, "variable", f.vars, vars)
 		var bases []*Var
-		for off := range Places(n) {
+		for off := range Offsets(n) {
 			bases = append(bases, off.Base)
 		}
-		check(t, f, name, "place", f.bases, bases)
+		check(t, f, name, "offset", f.bases, bases)
 		if s, ok := n.(Stmt); ok {
 			check(t, f, name, "nested statement", f.stmts, slices.Collect(Stmts([]Stmt{s}))[1:])
 			if Pos(s) != f.pos {
@@ -204,7 +204,7 @@ func TestWalkStops(t *testing.T) {
 		for range Exprs(s) {
 			break
 		}
-		for range Places(s) {
+		for range Offsets(s) {
 			break
 		}
 		for range Reads(s) {

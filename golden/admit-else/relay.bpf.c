@@ -147,10 +147,10 @@ static __always_inline __u64 copy_sources(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_sources(const struct key_sources *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_sources **row)
 {
-	return fr_find(&tbl_sources, key, lease, place, (void **)row, copy_sources, FR_CHANGES,
+	return fr_find(&tbl_sources, key, lease, row_at, (void **)row, copy_sources, FR_CHANGES,
 		       NULL);
 }
 
@@ -170,10 +170,10 @@ static __always_inline __u64 copy_seen(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_seen(const struct key_seen *key,
-					       const struct fr_lease *lease, __u32 place,
+					       const struct fr_lease *lease, __u32 row_at,
 					       struct val_seen **row)
 {
-	return fr_find(&tbl_seen, key, lease, place, (void **)row, copy_seen, FR_CHANGES,
+	return fr_find(&tbl_seen, key, lease, row_at, (void **)row, copy_seen, FR_CHANGES,
 		       fr_learned_in(0));
 }
 
@@ -647,7 +647,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	fr_count(reason_route_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -861,7 +861,7 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -873,8 +873,8 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -886,8 +886,8 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
@@ -1007,7 +1007,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_up(skb, reason_tap_no_memory);
@@ -1025,7 +1026,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1255,7 +1256,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_up(skb, reason_tap_no_memory);
@@ -1270,7 +1271,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

@@ -113,13 +113,15 @@ static __always_inline int filter_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld8(odd->version_to_flag) +
 					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
 					  ((__u64)ld32(&odd->offset) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
@@ -240,13 +242,13 @@ static __always_inline int filter_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld8(odd->version_to_flag) +
 					  ((__u64)ld16(odd->version_to_flag + 1) << 8) +
 					  ((__u64)ld32(&odd->offset) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
 	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
 	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;

@@ -141,10 +141,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 struct {
@@ -319,7 +319,7 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -332,8 +332,8 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	if (fr_put_back(skb, 55, &saved_ack->type, ack_ce_end - 55, 256))
 		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
@@ -350,8 +350,8 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	st32(&new_short->number, ld32(&saved_short->number));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
@@ -376,7 +376,7 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum_2;
 	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
@@ -389,8 +389,8 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	if (fr_blank(skb, 55, ack_ce_end - 55))
 		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
@@ -406,8 +406,8 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
@@ -495,7 +495,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -515,7 +516,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->kind2 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -529,7 +531,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->ack_ce_end = ack_ce_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1116,7 +1118,7 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1129,8 +1131,8 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end))
@@ -1144,8 +1146,8 @@ static __always_inline long downstream_copy3(struct downstream_same2 *same, stru
 	st32(&new_short->number, ld32(&saved_short->number));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
@@ -1169,7 +1171,7 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum_2;
 	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
@@ -1182,8 +1184,8 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end))
@@ -1196,8 +1198,8 @@ static __always_inline long downstream_copy4(struct downstream_same2 *same, stru
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->dcid, ld64(r->dcid));
@@ -1280,7 +1282,8 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1299,7 +1302,8 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	same->kind2 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1311,7 +1315,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1681,7 +1685,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1699,7 +1703,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1715,7 +1719,7 @@ static __always_inline int downstream_fan3(struct __sk_buff *skb, void *data, __
 	same->ack_ce_end = ack_ce_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2471,7 +2475,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2488,7 +2492,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2502,7 +2506,7 @@ static __always_inline int downstream_fan4(struct __sk_buff *skb, void *data, __
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2711,7 +2715,8 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
@@ -2719,8 +2724,8 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 					  ((__u64)ld8(cookie->secret + 4) << 8) +
 					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -2728,7 +2733,7 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -2756,8 +2761,8 @@ static __always_inline int other_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st8(&new_cookie->flags, 0);
@@ -2791,12 +2796,14 @@ static __always_inline int other_ipv4_send_2(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
 					  odd_sum);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
@@ -2845,14 +2852,16 @@ static __always_inline int other_ipv4_send_3(struct __sk_buff *skb, void *data, 
 	__u8 old_cookie_level_rest = ld8(&cookie->level_rest);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
 			((__u64)old_cookie_id << 8) + ((__u64)old_cookie_secret << 8) +
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 34) ^ (note_text_end - 34)) & 1) != 0)
@@ -2908,14 +2917,16 @@ static __always_inline int other_ipv4_send_4(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
 			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
 			ld8(&cookie->level_rest));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 40, 11);
@@ -3061,7 +3072,7 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 	__u64 region_sum = fr_sum512(skb, 71, note_text_end - 71);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
@@ -3069,7 +3080,7 @@ static __always_inline int other_ipv6_send(struct __sk_buff *skb, void *data, __
 					  ((__u64)ld8(cookie->secret + 4) << 8) +
 					  ld8(&cookie->level_rest) + ((__u64)region_sum << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -3134,12 +3145,12 @@ static __always_inline int other_ipv6_send_2(struct __sk_buff *skb, void *data, 
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld8(&cookie->level_rest) +
 					  odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cookie_level_rest);
 
 	if (fr_blank(skb, note_text_end, more_text_end - note_text_end))
@@ -3188,7 +3199,7 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)old_udp_src_port + old_udp_length + old_cookie_flags +
@@ -3196,7 +3207,7 @@ static __always_inline int other_ipv6_send_3(struct __sk_buff *skb, void *data, 
 			((__u64)old_cookie_secret_2 << 8) + old_cookie_level_rest +
 			((__u64)region_sum << 8) + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_text_end - 54) ^ (note_text_end - 54)) & 1) != 0)
@@ -3247,14 +3258,14 @@ static __always_inline int other_ipv6_send_4(struct __sk_buff *skb, void *data, 
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld8(&cookie->flags) + ((__u64)ld16(&cookie->id) << 8) +
 			((__u64)ld32(cookie->secret) << 8) + ((__u64)ld8(cookie->secret + 4) << 8) +
 			ld8(&cookie->level_rest));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	__s64 csum = fr_complete_begin(skb, 60, 11);

@@ -104,10 +104,10 @@ static __always_inline __u64 copy_by_ssrc(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_ssrc(const struct key_by_ssrc *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_by_ssrc **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_ssrc, key, lease, place, (void **)row, copy_by_ssrc,
+	enum fr_found found = fr_find(&tbl_by_ssrc, key, lease, row_at, (void **)row, copy_by_ssrc,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -169,14 +169,14 @@ static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u6
 		return fr_up(skb, fr_unfit(&s->hop_peer, reason_wrap_no_route));
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) +
-			  bpf_htons(payload_len + 20) + 0x1100, (__u64)bpf_htons(s->local.port) +
-			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
-			  bpf_htons(payload_len + 12) + 0xefbe);
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(s->local.addr) + fr_v4(s->peer.addr) +
+			  bpf_htons(payload_len + 20) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
+			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 40) +
-					 ld32(s->local.addr + 12) + ld32(s->peer.addr + 12) + 64);
+					 fr_v4(s->local.addr) + fr_v4(s->peer.addr) + 64);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, how |
@@ -196,8 +196,8 @@ static __always_inline int wrap_send_ipv4(struct __sk_buff *skb, __u64 now, __u6
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 40));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(s->local.addr + 12));
-	st32(new_ipv4->dst, ld32(s->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(s->local.addr));
+	st32(new_ipv4->dst, fr_v4(s->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(s->local.port));
 	st16(&new_udp->dst_port, bpf_htons(s->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 20));
@@ -228,9 +228,10 @@ wrap_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct val_b
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(s->local.addr)) +
-			  fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) + 0x1100,
-			  (__u64)bpf_htons(s->local.port) + bpf_htons(s->peer.port) +
-			  bpf_htons(payload_len + 20) + bpf_htons(payload_len + 12) + 0xefbe);
+			  fr_add128(ld128(s->peer.addr)) + bpf_htons(payload_len + 20) +
+			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(s->local.port) +
+			  bpf_htons(s->peer.port) + bpf_htons(payload_len + 20) +
+			  bpf_htons(payload_len + 12) + 0xefbe);
 	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 8, how |
@@ -303,7 +304,8 @@ static __always_inline int wrap_ipv4_rest(struct __sk_buff *skb, void *data,
 		return fr_up(skb, reason_wrap_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
@@ -425,7 +427,7 @@ static __always_inline int wrap_ipv6_rest(struct __sk_buff *skb, void *data,
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);

@@ -120,10 +120,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 struct {
@@ -144,10 +144,10 @@ static __always_inline __u64 copy_streams(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_streams(const struct key_streams *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_streams **row)
 {
-	return fr_find(&tbl_streams, key, lease, place, (void **)row, copy_streams, FR_CHANGES,
+	return fr_find(&tbl_streams, key, lease, row_at, (void **)row, copy_streams, FR_CHANGES,
 		       NULL);
 }
 
@@ -226,13 +226,14 @@ static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload
 		return fr_up(skb, fr_unfit(&p->hop_remote, reason_frames_no_route));
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-			  bpf_htons(payload_len + 32) + 0x1100, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+			  bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
+			  bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 52) +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -252,8 +253,8 @@ static __always_inline int frames_send_ipv4(struct __sk_buff *skb, __u64 payload
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 32));
@@ -285,9 +286,9 @@ frames_send_ipv6(struct __sk_buff *skb, __u64 payload_len, struct val_peers *p,
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
-			  fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->remote.port) +
-			  bpf_htons(payload_len + 32) + 0x677a);
+			  fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) +
+			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -346,14 +347,15 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -361,7 +363,7 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -381,8 +383,8 @@ static __always_inline int frames_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -410,12 +412,14 @@ static __always_inline int frames_ipv4_send_ipv6(struct __sk_buff *skb, void *da
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -546,7 +550,7 @@ static __always_inline int frames_ipv4(struct __sk_buff *skb, void *data, void *
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			0x1100;
+			bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
@@ -588,12 +592,12 @@ static __always_inline int frames_ipv6_send(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -644,19 +648,19 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *da
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
+					   fr_v4(p->remote.addr) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -675,8 +679,8 @@ static __always_inline int frames_ipv6_send_ipv4(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -783,7 +787,7 @@ static __always_inline int frames_ipv6(struct __sk_buff *skb, void *data, void *
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
@@ -869,13 +873,14 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 32) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
@@ -884,8 +889,8 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 52) +
-					 ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					 ld32(p->remote.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
 			    udp_csum.partial ? FR_PAYLOAD : 0, &data);
@@ -901,8 +906,8 @@ static __always_inline int bare_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 32));
@@ -938,12 +943,14 @@ static __always_inline int bare_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
@@ -1003,14 +1010,15 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -1018,7 +1026,7 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -1035,8 +1043,8 @@ static __always_inline int bare_ipv4_send_2(struct __sk_buff *skb, void *data, _
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1068,12 +1076,14 @@ static __always_inline int bare_ipv4_send_ipv6_2(struct __sk_buff *skb, void *da
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
@@ -1229,12 +1239,13 @@ static __always_inline int bare_ipv6_send(struct __sk_buff *skb, void *data, __u
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 32) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
@@ -1296,19 +1307,19 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 32) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 32) + 0x677a);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 52) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 52) + fr_v4(p->local.addr) +
+					   fr_v4(p->remote.addr) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
 			    (udp_csum.partial ? FR_PAYLOAD : 0), &data);
@@ -1324,8 +1335,8 @@ static __always_inline int bare_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 32));
@@ -1362,12 +1373,12 @@ static __always_inline int bare_ipv6_send_2(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -1419,19 +1430,19 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *da
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
+					   fr_v4(p->remote.addr) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -1445,8 +1456,8 @@ static __always_inline int bare_ipv6_send_ipv4_2(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -1645,12 +1656,13 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, 
 	/* tcp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 tcp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(ip_end - 34) + 0x600;
+	__u64 tcp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(ip_end - 34) +
+		bpf_htons(IPPROTO_TCP);
 	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld32(&tcp->src_port));
 	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, partial, tcp_checksum_at);
-	__u64 tcp_new_pseudo = (__u64)ld32(s->local.addr + 12) + ld32(s->remote.addr + 12) +
-		bpf_htons(ip_end - 34) + 0x600;
+	__u64 tcp_new_pseudo = (__u64)fr_v4(s->local.addr) + fr_v4(s->remote.addr) +
+		bpf_htons(ip_end - 34) + bpf_htons(IPPROTO_TCP);
 	fr_csum_set(&tcp_csum, tcp_new_pseudo, (__u64)bpf_htons(s->local.port) +
 		    bpf_htons(s->remote.port));
 
@@ -1658,7 +1670,7 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(s->local.addr + 12) + ld32(s->remote.addr + 12) + 64);
+					 fr_v4(s->local.addr) + fr_v4(s->remote.addr) + 64);
 	int direct = s->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1678,8 +1690,8 @@ static __always_inline int streams_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(s->local.addr + 12));
-	st32(new_ipv4->dst, ld32(s->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(s->local.addr));
+	st32(new_ipv4->dst, fr_v4(s->remote.addr));
 	st16(&new_tcp->src_port, bpf_htons(s->local.port));
 	st16(&new_tcp->dst_port, bpf_htons(s->remote.port));
 	st16(&new_tcp->checksum, fr_csum_field(&tcp_csum));
@@ -1778,12 +1790,12 @@ static __always_inline int streams_ipv6_send(struct __sk_buff *skb, void *data, 
 
 	/* tcp.checksum */
 	__u64 tcp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		bpf_htons(ip_end - 54) + 0x600;
+		bpf_htons(ip_end - 54) + bpf_htons(IPPROTO_TCP);
 	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld32(&tcp->src_port));
 	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, partial, tcp_checksum_at);
 	__u64 tcp_new_pseudo = (__u64)fr_add128(ld128(s->local.addr)) +
-		fr_add128(ld128(s->remote.addr)) + bpf_htons(ip_end - 54) + 0x600;
+		fr_add128(ld128(s->remote.addr)) + bpf_htons(ip_end - 54) + bpf_htons(IPPROTO_TCP);
 	fr_csum_set(&tcp_csum, tcp_new_pseudo, (__u64)bpf_htons(s->local.port) +
 		    bpf_htons(s->remote.port));
 	int direct = s->hop_remote.state == FR_HOP_DIRECT;

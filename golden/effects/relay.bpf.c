@@ -125,10 +125,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -211,13 +211,14 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld32(&msg->number) + ld16(&msg->topic));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
@@ -225,7 +226,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -250,8 +251,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st32(&new_msg->number, bpf_htonl(number));
@@ -325,12 +326,14 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&msg->number) + ld16(&msg->topic));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 16) + 0x1100;
+		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 16) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 16) +
 			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
@@ -569,12 +572,12 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld32(&msg->number) + ld16(&msg->topic));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htonl(number) + bpf_htons(topic & 0xffff));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -676,20 +679,20 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&msg->number) + ld16(&msg->topic));
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		bpf_htons(payload_len + 16) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
+		bpf_htons(payload_len + 16) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 16) +
 			  bpf_htonl(number) + bpf_htons(topic & 0xffff));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 36) + ld32(p->local.addr + 12) +
-					   ld32(p->peer.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 36) + fr_v4(p->local.addr) +
+					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -711,8 +714,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 36));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 16));

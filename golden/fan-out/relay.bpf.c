@@ -194,7 +194,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -206,8 +206,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 48 > (void *)(long)skb->data_end))
@@ -222,8 +222,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	st16(&new_tag->sequence, ld16(&saved_tag->sequence));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
@@ -247,7 +247,7 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum_2;
 	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
@@ -264,8 +264,8 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 48 > (void *)(long)skb->data_end))
@@ -278,8 +278,8 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st32(new_tag->stream,
@@ -368,7 +368,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -386,7 +387,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->kind2 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -397,7 +399,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -685,7 +687,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -702,7 +704,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -716,7 +718,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

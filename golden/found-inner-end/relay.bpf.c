@@ -174,12 +174,12 @@ static __always_inline int untag_vlan_in_the_metadata_send(struct __sk_buff *skb
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -260,11 +260,11 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->dst_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0x900);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 68, FR_POP_INNER,
@@ -439,12 +439,12 @@ static __always_inline int untag_tcp_vlan_in_the_metadata_send(struct __sk_buff 
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 74) + 0x600;
+		bpf_htons(inner_end - 74) + bpf_htons(IPPROTO_TCP);
 	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld16(&tcp->dst_port));
 	tcp_csum.partial = tcp_csum.partial || fr_is_segmented(skb, partial, tcp_checksum_at);
 	__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 74) + 0x600;
+		bpf_htons(inner_end - 74) + bpf_htons(IPPROTO_TCP);
 	fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -524,11 +524,11 @@ static __always_inline int untag_tcp_vlan_send(struct __sk_buff *skb, void *data
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 tcp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 78) + 0x600;
+		bpf_htons(inner_end - 78) + bpf_htons(IPPROTO_TCP);
 	struct fr_csum tcp_csum = fr_csum(partial, tcp_checksum_at, ld16(&tcp->checksum),
 					  tcp_old_pseudo, ld16(&tcp->dst_port));
 	__u64 tcp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(inner_end - 78) + 0x600;
+		bpf_htons(inner_end - 78) + bpf_htons(IPPROTO_TCP);
 	fr_csum_set(&tcp_csum, tcp_new_pseudo, 0x900);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + (tcp_options_end - 18),

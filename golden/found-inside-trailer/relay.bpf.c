@@ -123,12 +123,13 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, old_udp_length);
 	udp_csum.optional = 1;
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 16) +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
 			  bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
 
@@ -252,11 +253,11 @@ static __always_inline int wrap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + 16) + 0x1100;
+		bpf_htons(payload_len + 16) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(payload_len + 16) +
 			  bpf_htons(payload_len - 3) + bpf_htons((payload_len - 3) + 4));
 

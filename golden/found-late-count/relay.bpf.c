@@ -82,10 +82,11 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_routes(const struct key_routes *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_routes **row)
 {
-	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, row_at, (void **)row, copy_routes, FR_CHANGES,
+		       NULL);
 }
 
 /*
@@ -158,11 +159,13 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld8(&cost->rest_units));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, cost_rest_units);
 
 	/* ipv4.checksum */
@@ -204,7 +207,7 @@ static __always_inline int framed_udp_send(struct __sk_buff *skb, void *data, __
 	fr_named_add(0, by0);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int framed_udp(struct __sk_buff *skb, void *data, void *data_end,
@@ -379,7 +382,7 @@ static __always_inline int bare_send(struct __sk_buff *skb, void *data, __u64 ip
 
 	fr_count(reason_bare_sent, len);
 	fr_named_add(1, by0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 SEC("tc") int prog_bare(struct __sk_buff *skb)

@@ -276,7 +276,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	}
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

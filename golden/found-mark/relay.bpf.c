@@ -147,7 +147,7 @@ static __always_inline int out_udp_ipv4(struct __sk_buff *skb, void *data, void 
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_out_udp_checksum);
@@ -224,7 +224,7 @@ static __always_inline int out_udp_ipv6(struct __sk_buff *skb, void *data, void 
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_out_udp_checksum);

@@ -148,11 +148,13 @@ untag_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data, __u64 ipv4_en
 	odd_sum_2 <<= 8 * (((named_size_end - 34) & 1) != 0);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	/* ipv4.checksum */
@@ -264,7 +266,7 @@ static __always_inline int untag_vlan_in_the_metadata(struct __sk_buff *skb, voi
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.dst[0] = ld32(named->from);
-	fr_flow(&fib_1, 17, be16(&udp->src_port), be16(&udp->dst_port));
+	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 	if (fr_route(skb, &fib_1, ipv4_end - 14, &hop_1))
 		return fr_up(skb, reason_untag_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
@@ -292,14 +294,16 @@ static __always_inline int untag_vlan_send(struct __sk_buff *skb, void *data, __
 	__u64 odd_sum = ipv4_dst;
 	odd_sum <<= 8 * (((named_size_end - 38) & 1) != 0);
 	__u64 odd_sum_2 = named_from;
-	odd_sum_2 <<= 8 * ((((named_size_end + 0xfffffffffffffffcULL) - 34) & 1) != 0);
+	odd_sum_2 <<= 8 * ((((named_size_end - 4) - 34) & 1) != 0);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)named_from + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)named_from + ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	/* ipv4.checksum */
@@ -408,8 +412,8 @@ static __always_inline int untag_vlan(struct __sk_buff *skb, void *data, void *d
 	__builtin_memset(&fib_2, 0, sizeof(fib_2));
 	fib_2.family = AF_INET;
 	fib_2.dst[0] = ld32(named->from);
-	fr_flow(&fib_2, 17, be16(&udp->src_port), be16(&udp->dst_port));
-	if (fr_route(skb, &fib_2, named_size_end + (0xfffffffffffffff2ULL + payload_len), &hop_2))
+	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
+	if (fr_route(skb, &fib_2, named_size_end + (payload_len - 14), &hop_2))
 		return fr_up(skb, reason_untag_too_big);
 	if (unlikely(!fr_usable(&hop_2)))
 		return fr_up(skb, fr_unusable(&hop_2, reason_untag_no_route));

@@ -154,12 +154,13 @@ static __always_inline int in_ipv4_send(struct __sk_buff *skb, void *data, __u64
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + bpf_htons(payload_len + 11) +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
@@ -298,12 +299,12 @@ static __always_inline int in_ipv6_send(struct __sk_buff *skb, void *data, __u64
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)udp_src_port_udp_dst_port +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		bpf_htons(payload_len + 11) + 0x1100;
+		bpf_htons(payload_len + 11) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (1)
@@ -477,12 +478,14 @@ static __always_inline int out_ipv4_send(struct __sk_buff *skb, void *data, __u6
 	__u8 old_named_size = ld8(&named->size);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
 					  odd_sum_2);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((named_id_end + 3) - 34) ^ (named_id_end - 34)) & 1) != 0)
@@ -598,13 +601,13 @@ static __always_inline int out_ipv6_send(struct __sk_buff *skb, void *data, __u6
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_named_size + odd_sum +
 					  odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((named_id_end + 3) - 54) ^ (named_id_end - 54)) & 1) != 0)

@@ -79,10 +79,10 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_flows(const struct key_flows *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_flows **row)
 {
-	return fr_find(&tbl_flows, key, lease, place, (void **)row, copy_flows, FR_CHANGES, NULL);
+	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
 /*

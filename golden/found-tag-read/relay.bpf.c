@@ -136,10 +136,10 @@ static __always_inline __u64 copy_marks(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_marks(const struct key_marks *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_marks **row)
 {
-	return fr_find(&tbl_marks, key, lease, place, (void **)row, copy_marks, FR_CHANGES, NULL);
+	return fr_find(&tbl_marks, key, lease, row_at, (void **)row, copy_marks, FR_CHANGES, NULL);
 }
 
 struct {
@@ -159,10 +159,10 @@ static __always_inline __u64 copy_row(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_row(const struct key_row *key,
-					      const struct fr_lease *lease, __u32 place,
+					      const struct fr_lease *lease, __u32 row_at,
 					      struct val_row **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_row, key, lease, place, (void **)row, copy_row,
+	enum fr_found found = fr_find(&tbl_row, key, lease, row_at, (void **)row, copy_row,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;

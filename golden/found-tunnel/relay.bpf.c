@@ -88,10 +88,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -203,24 +203,28 @@ static __always_inline int inside_ipv4_send(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
 	inner_udp_csum.optional = 1;
-	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src_2 = ld32(ipv4_2->src);
 	__be32 old_ipv4_dst_2 = ld32(ipv4_2->dst);
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
 					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
 					  old_udp_dst_port + ld16(&udp->checksum));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
 			  inner_udp_csum.new + 0x900);
 
@@ -333,12 +337,14 @@ static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum inner_udp_csum = fr_csum(partial, inner_udp_checksum_at,
 						ld16(&udp->checksum), inner_udp_old_pseudo,
 						old_udp_dst_port);
 	inner_udp_csum.optional = 1;
-	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&inner_udp_csum, inner_udp_new_pseudo, 0x900);
 
 	/* udp.checksum */
@@ -346,12 +352,12 @@ static __always_inline int inside_ipv6_send(struct __sk_buff *skb, void *data, _
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length_2 = ld16(&udp_2->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length_2 + 0x1100;
+		old_udp_length_2 + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp_2->checksum),
 					  udp_old_pseudo, (__u64)ld32(vxlan->vni) +
 					  old_udp_dst_port + ld16(&udp->checksum));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length_2 + 0x1100;
+		old_udp_length_2 + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)vxlan_vni_reserved_2 +
 			  inner_udp_csum.new + 0x900);
 

@@ -108,10 +108,10 @@ static __always_inline __u64 copy_known(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_known(const struct key_known *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_known **row)
 {
-	return fr_find(&tbl_known, key, lease, place, (void **)row, copy_known, FR_CHANGES, NULL);
+	return fr_find(&tbl_known, key, lease, row_at, (void **)row, copy_known, FR_CHANGES, NULL);
 }
 
 struct {
@@ -130,10 +130,10 @@ static __always_inline __u64 copy_busy(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_busy(const struct key_busy *key,
-					       const struct fr_lease *lease, __u32 place,
+					       const struct fr_lease *lease, __u32 row_at,
 					       struct val_busy **row)
 {
-	return fr_find(&tbl_busy, key, lease, place, (void **)row, copy_busy, FR_CHANGES, NULL);
+	return fr_find(&tbl_busy, key, lease, row_at, (void **)row, copy_busy, FR_CHANGES, NULL);
 }
 
 struct {

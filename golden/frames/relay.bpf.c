@@ -127,10 +127,10 @@ static __always_inline __u64 copy_moves(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_moves(const struct key_moves *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_moves **row)
 {
-	return fr_find(&tbl_moves, key, lease, place, (void **)row, copy_moves, FR_CHANGES, NULL);
+	return fr_find(&tbl_moves, key, lease, row_at, (void **)row, copy_moves, FR_CHANGES, NULL);
 }
 
 struct {
@@ -306,13 +306,15 @@ two_ipv4_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
 					  first_id_size))) + odd_sum + odd_sum_2);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
 			  odd_sum_4);
 
@@ -440,11 +442,13 @@ static __always_inline int two_ipv4_object_send(struct __sk_buff *skb, void *dat
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -751,13 +755,13 @@ two_ipv6_object_no_last_send(struct __sk_buff *skb, void *data, __u64 first_id_s
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo,
 					  (__u64)fr_add64(bpf_cpu_to_be64(fr_varint_word(first_id,
 					  first_id_size))) + odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)fr_add64(stream_id) + odd_sum_3 +
 			  odd_sum_4);
 
@@ -888,11 +892,11 @@ static __always_inline int two_ipv6_object_send(struct __sk_buff *skb, void *dat
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)odd_sum + odd_sum_2);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)odd_sum_3 + odd_sum_4);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -1225,7 +1229,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(r->id, second_id_size)));
 	odd_sum <<= 8 * ((((second_start + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1239,8 +1243,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
@@ -1255,8 +1259,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_varint(data + 44, (void *)(long)skb->data_end,
@@ -1340,7 +1344,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1361,7 +1366,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, __u64 ip_end, __u6
 	same->second_id_size = second_id_size;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1710,7 +1715,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1727,7 +1732,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, __u64 ip_end, __u6
 	same->second_id_size = second_id_size;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

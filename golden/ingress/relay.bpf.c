@@ -113,10 +113,11 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_routes(const struct key_routes *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_routes **row)
 {
-	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, row_at, (void **)row, copy_routes, FR_CHANGES,
+		       NULL);
 }
 
 struct {
@@ -137,10 +138,11 @@ static __always_inline __u64 copy_groups(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_groups(const struct key_groups *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_groups **row)
 {
-	return fr_find(&tbl_groups, key, lease, place, (void **)row, copy_groups, FR_CHANGES, NULL);
+	return fr_find(&tbl_groups, key, lease, row_at, (void **)row, copy_groups, FR_CHANGES,
+		       NULL);
 }
 
 /*
@@ -235,7 +237,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	fr_count(reason_route_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -477,7 +479,7 @@ static __always_inline int unwrap_udp_send(struct __sk_buff *skb, void *data, __
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __u64 udp_end,
@@ -489,7 +491,7 @@ static __always_inline int unwrap_udp_rest(struct __sk_buff *skb, void *data, __
 
 	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "r.hop"}] */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_unwrap_udp_checksum);
@@ -697,13 +699,13 @@ static __always_inline int listen_ipv4_send(struct __sk_buff *skb, void *data, _
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
@@ -759,20 +761,22 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 	/* udp.checksum */
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ldv32(set_self + 12) + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_setting_v4(set_self) + ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ldv32(set_self + 12) + 64);
+					 fr_setting_v4(set_self) + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -792,7 +796,7 @@ static __always_inline int listen_ipv4_send_2(struct __sk_buff *skb, void *data,
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ldv32(set_self + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_self));
 	st32(new_ipv4->dst, ipv4_dst);
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ip_checksum);
@@ -839,7 +843,7 @@ static __always_inline int listen_ipv4_send_3(struct __sk_buff *skb, void *data,
 	fr_count(reason_listen_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
@@ -868,9 +872,9 @@ static __always_inline int listen_ipv4_rest(struct __sk_buff *skb, void *data,
 			return fr_up(skb, reason_listen_partial_checksum);
 		__builtin_memset(&fib_2, 0, sizeof(fib_2));
 		fib_2.family = AF_INET;
-		fib_2.src[0] = ldv32(set_self + 12);
+		fib_2.src[0] = fr_setting_v4(set_self);
 		fib_2.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_2, 17, be16(&udp->src_port), be16(&udp->dst_port));
+		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_2))
 			return fr_up(skb, reason_listen_too_big);
@@ -962,7 +966,7 @@ static __always_inline int listen_ipv4(struct __sk_buff *skb, void *data, void *
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_1, 17, be16(&udp->dst_port), be16(&udp->src_port));
+		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_1))
 			return fr_up(skb, reason_listen_too_big);
@@ -994,12 +998,12 @@ static __always_inline int listen_ipv6_send(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
@@ -1052,12 +1056,12 @@ static __always_inline int listen_ipv6_send_2(struct __sk_buff *skb, void *data,
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add64(ldv64(set_self)) + fr_add64(ldv64(set_self + 8)) +
-		fr_add128(ipv6_dst) + old_udp_length + 0x1100;
+		fr_add128(ipv6_dst) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
@@ -1160,7 +1164,7 @@ static __always_inline int listen_ipv6_rest(struct __sk_buff *skb, void *data,
 		fib_4.dst[1] = ld32(ipv6->src + 4);
 		fib_4.dst[2] = ld32(ipv6->src + 8);
 		fib_4.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_4, 17, be16(&udp->src_port), be16(&udp->dst_port));
+		fr_flow(&fib_4, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 		if (fr_route(skb, &fib_4, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_4))
 			return fr_up(skb, reason_listen_too_big);
@@ -1253,7 +1257,7 @@ static __always_inline int listen_ipv6(struct __sk_buff *skb, void *data, void *
 		fib_3.dst[1] = ld32(ipv6->src + 4);
 		fib_3.dst[2] = ld32(ipv6->src + 8);
 		fib_3.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_3, 17, be16(&udp->dst_port), be16(&udp->src_port));
+		fr_flow(&fib_3, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_3, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_3))
 			return fr_up(skb, reason_listen_too_big);

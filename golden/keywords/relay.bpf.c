@@ -113,10 +113,11 @@ static __always_inline __u64 copy_map(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found
-find_map(const struct key_map *key, const struct fr_lease *lease, __u32 place, struct val_map **row)
+static __always_inline enum fr_found find_map(const struct key_map *key,
+					      const struct fr_lease *lease, __u32 row_at,
+					      struct val_map **row)
 {
-	return fr_find(&tbl_map, key, lease, place, (void **)row, copy_map, FR_CHANGES, NULL);
+	return fr_find(&tbl_map, key, lease, row_at, (void **)row, copy_map, FR_CHANGES, NULL);
 }
 
 struct {
@@ -139,10 +140,10 @@ static __always_inline __u64 copy_void(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_void(const struct key_void *key,
-					       const struct fr_lease *lease, __u32 place,
+					       const struct fr_lease *lease, __u32 row_at,
 					       struct val_void **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_void, key, lease, place, (void **)row, copy_void,
+	enum fr_found found = fr_find(&tbl_void, key, lease, row_at, (void **)row, copy_void,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -220,12 +221,13 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
-		ld32(v_double->close.addr + 12) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port));
 
@@ -233,8 +235,8 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(v_double->m_long.addr + 12) +
-					 ld32(v_double->close.addr + 12) + 64);
+					 fr_v4(v_double->m_long.addr) +
+					 fr_v4(v_double->close.addr) + 64);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -254,8 +256,8 @@ static __always_inline int main_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(v_double->m_long.addr + 12));
-	st32(new_ipv4->dst, ld32(v_double->close.addr + 12));
+	st32(new_ipv4->src, fr_v4(v_double->m_long.addr));
+	st32(new_ipv4->dst, fr_v4(v_double->close.addr));
 	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
 	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -286,12 +288,14 @@ static __always_inline int main_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
-		fr_add128(ld128(v_double->close.addr)) + bpf_htons(payload_len + 12) + 0x1100;
+		fr_add128(ld128(v_double->close.addr)) + bpf_htons(payload_len + 12) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
@@ -450,11 +454,11 @@ static __always_inline int main_ipv6_send(struct __sk_buff *skb, void *data, __u
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(v_double->m_long.addr)) +
-		fr_add128(ld128(v_double->close.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(v_double->close.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port));
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
@@ -508,20 +512,19 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(v_double->m_long.addr + 12) +
-		ld32(v_double->close.addr + 12) + bpf_htons(payload_len + 12) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) +
+		bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(v_double->m_long.port) +
 			  bpf_htons(v_double->close.port) + bpf_htons(payload_len + 12));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 32) +
-					   ld32(v_double->m_long.addr + 12) +
-					   ld32(v_double->close.addr + 12) + 0x1180);
+	__be16 ipv4_checksum =
+		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 32) +
+			    fr_v4(v_double->m_long.addr) + fr_v4(v_double->close.addr) + 0x1180);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -541,8 +544,8 @@ static __always_inline int main_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(v_double->m_long.addr + 12));
-	st32(new_ipv4->dst, ld32(v_double->close.addr + 12));
+	st32(new_ipv4->src, fr_v4(v_double->m_long.addr));
+	st32(new_ipv4->dst, fr_v4(v_double->close.addr));
 	st16(&new_udp->src_port, bpf_htons(v_double->m_long.port));
 	st16(&new_udp->dst_port, bpf_htons(v_double->close.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 12));

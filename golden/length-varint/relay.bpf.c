@@ -212,13 +212,15 @@ put_ipv4_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__be16 old_outer_magic = ld16(&outer->magic);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2,
 					  outer_length_size))) + old_outer_magic + odd_sum +
 					  odd_sum_2 + odd_sum_3);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((frame_length_end - 34) ^ ((frame_length_end + 3) - 34)) & 1) != 0)
@@ -483,14 +485,14 @@ put_ipv6_send(struct __sk_buff *skb, void *data, __u64 outer_length_size, __u64 
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  fr_add64(bpf_cpu_to_be64(fr_varint_word(outer_length_2,
 					  outer_length_size))) + old_outer_magic + odd_sum +
 					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((frame_length_end - 54) ^ ((frame_length_end + 3) - 54)) & 1) != 0)
@@ -764,12 +766,14 @@ take_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__u8 old_frame_type = ld8(&frame->type);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
 					  odd_sum_2 + odd_sum_3);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((frame_length_end + 3) - 34) ^ (frame_length_end - 34)) & 1) != 0)
@@ -971,13 +975,13 @@ take_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 frame_id_size, __u64 f
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + odd_sum + old_frame_type +
 					  odd_sum_2 + odd_sum_3);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((frame_length_end + 3) - 54) ^ (frame_length_end - 54)) & 1) != 0)

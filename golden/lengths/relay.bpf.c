@@ -114,10 +114,10 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_flows(const struct key_flows *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_flows **row)
 {
-	return fr_find(&tbl_flows, key, lease, place, (void **)row, copy_flows, FR_CHANGES, NULL);
+	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
 /*
@@ -186,15 +186,16 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
 					  ld32((void *)&id12->id + 7) +
 					  ld8((void *)&id12->more + 3));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -204,8 +205,8 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + ld32(f->from.addr + 12) +
-					 ld32(f->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
+					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -225,8 +226,8 @@ static __always_inline int by_id_ipv4_id12_send(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -259,14 +260,15 @@ static __always_inline int by_id_ipv4_id12_send_ipv6(struct __sk_buff *skb, void
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
 					  ld32((void *)&id12->id + 7) +
 					  ld8((void *)&id12->more + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -351,13 +353,14 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  fr_odd64(ld64(&id8->id)));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + fr_odd64(bpf_cpu_to_be64(f->new)));
 
@@ -365,7 +368,7 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(f->from.addr + 12) + ld32(f->to.addr + 12) + 64);
+					 fr_v4(f->from.addr) + fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -386,8 +389,8 @@ static __always_inline int by_id_ipv4_id8_send(struct __sk_buff *skb, void *data
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st64(&new_id8->id, bpf_cpu_to_be64(f->new));
@@ -418,12 +421,13 @@ static __always_inline int by_id_ipv4_id8_send_ipv6(struct __sk_buff *skb, void 
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_odd64(ld64(&id8->id)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -514,14 +518,15 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&id4->long_flags) +
 					  ld8((void *)&id4->id + 3));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -531,8 +536,8 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + ld32(f->from.addr + 12) +
-					 ld32(f->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
+					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -552,8 +557,8 @@ static __always_inline int by_id_ipv4_id4_send(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -586,13 +591,14 @@ static __always_inline int by_id_ipv4_id4_send_ipv6(struct __sk_buff *skb, void 
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&id4->long_flags) +
 					  ld8((void *)&id4->id + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -695,13 +701,14 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&id0->long_flags));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -711,8 +718,8 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + ld32(f->from.addr + 12) +
-					 ld32(f->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(f->from.addr) +
+					 fr_v4(f->to.addr) + 64);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -732,8 +739,8 @@ static __always_inline int by_id_ipv4_id0_send(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -766,12 +773,13 @@ static __always_inline int by_id_ipv4_id0_send_ipv6(struct __sk_buff *skb, void 
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&id0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -1029,14 +1037,14 @@ static __always_inline int by_id_ipv6_id12_send(struct __sk_buff *skb, void *dat
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
 					  ld32((void *)&id12->id + 7) +
 					  ld8((void *)&id12->more + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -1093,22 +1101,22 @@ static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&id12->long_flags)) +
 					  ld32((void *)&id12->id + 7) +
 					  ld8((void *)&id12->more + 3));
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(f->from.addr + 12) +
-					   ld32(f->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
+					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -1129,8 +1137,8 @@ static __always_inline int by_id_ipv6_id12_send_ipv4(struct __sk_buff *skb, void
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -1194,12 +1202,12 @@ static __always_inline int by_id_ipv6_id8_send(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  fr_odd64(ld64(&id8->id)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(f->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + fr_odd64(bpf_cpu_to_be64(f->new)));
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
@@ -1254,20 +1262,20 @@ static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_odd64(ld64(&id8->id)));
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(f->from.addr + 12) +
-					   ld32(f->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
+					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -1287,8 +1295,8 @@ static __always_inline int by_id_ipv6_id8_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -1362,13 +1370,13 @@ static __always_inline int by_id_ipv6_id4_send(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&id4->long_flags) +
 					  ld8((void *)&id4->id + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -1425,21 +1433,21 @@ static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&id4->long_flags) +
 					  ld8((void *)&id4->id + 3));
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(f->from.addr + 12) +
-					   ld32(f->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
+					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -1460,8 +1468,8 @@ static __always_inline int by_id_ipv6_id4_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -1528,12 +1536,12 @@ static __always_inline int by_id_ipv6_id0_send(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&id0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->from.addr)) +
-		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(f->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
@@ -1590,20 +1598,20 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&id0->long_flags));
-	__u64 udp_new_pseudo = (__u64)ld32(f->from.addr + 12) + ld32(f->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->from.addr) + fr_v4(f->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->from.port) +
 			  bpf_htons(f->to.port) + bpf_htons(payload_len + 17) + id8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(f->new)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(f->from.addr + 12) +
-					   ld32(f->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(f->from.addr) +
+					   fr_v4(f->to.addr) + 0x1180);
 	int direct = f->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -1624,8 +1632,8 @@ static __always_inline int by_id_ipv6_id0_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(f->from.addr + 12));
-	st32(new_ipv4->dst, ld32(f->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->from.addr));
+	st32(new_ipv4->dst, fr_v4(f->to.addr));
 	st16(&new_udp->src_port, bpf_htons(f->from.port));
 	st16(&new_udp->dst_port, bpf_htons(f->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));

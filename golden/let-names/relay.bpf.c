@@ -138,10 +138,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 struct {
@@ -319,13 +319,14 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
 
@@ -333,7 +334,7 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -354,8 +355,8 @@ static __always_inline int renumber_ipv4_send(struct __sk_buff *skb, void *data,
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st8(&new_msg->kind, msg_kind);
@@ -415,13 +416,15 @@ static __always_inline int renumber_ipv4_send_ipv6(struct __sk_buff *skb, void *
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&msg->kind) +
 					  ((__u64)ld32(&msg->number) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 13) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 13) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 13) + msg_kind +
 			  ((__u64)msg_number << 8));
@@ -597,12 +600,12 @@ static __always_inline int renumber_ipv6_send(struct __sk_buff *skb, void *data,
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  ld8(&msg->kind) + ((__u64)ld32(&msg->number) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + msg_kind + ((__u64)msg_number << 8));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -686,21 +689,21 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&msg->kind) +
 					  ((__u64)ld32(&msg->number) << 8));
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 13) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 13) + msg_kind +
 			  ((__u64)msg_number << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 33) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 33) + fr_v4(p->local.addr) +
+					   fr_v4(p->remote.addr) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -720,8 +723,8 @@ static __always_inline int renumber_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
@@ -895,7 +898,7 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -908,8 +911,8 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 47 > (void *)(long)skb->data_end))
@@ -922,8 +925,8 @@ static __always_inline long tap_copy1(struct tap_same1 *same, struct __sk_buff *
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st8(&new_msg->kind, kind);
@@ -1000,7 +1003,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_tap_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1020,7 +1024,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->taps = taps;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1215,7 +1219,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_tap_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1231,7 +1235,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	same->taps = taps;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

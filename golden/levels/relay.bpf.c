@@ -200,10 +200,10 @@ static __always_inline __u64 copy_backends(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_backends(const struct key_backends *key,
-						   const struct fr_lease *lease, __u32 place,
+						   const struct fr_lease *lease, __u32 row_at,
 						   struct val_backends **row)
 {
-	return fr_find(&tbl_backends, key, lease, place, (void **)row, copy_backends, FR_CHANGES,
+	return fr_find(&tbl_backends, key, lease, row_at, (void **)row, copy_backends, FR_CHANGES,
 		       NULL);
 }
 
@@ -225,9 +225,10 @@ static __always_inline __u64 copy_shares(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_shares(const __u32 *key, const struct fr_lease *lease,
-						 __u32 place, struct val_shares **row)
+						 __u32 row_at, struct val_shares **row)
 {
-	return fr_find(&tbl_shares, key, lease, place, (void **)row, copy_shares, FR_STORING, NULL);
+	return fr_find(&tbl_shares, key, lease, row_at, (void **)row, copy_shares, FR_STORING,
+		       NULL);
 }
 
 struct {
@@ -267,10 +268,10 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_client(const struct key_by_client *key,
-						    const struct fr_lease *lease, __u32 place,
+						    const struct fr_lease *lease, __u32 row_at,
 						    struct val_by_client **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_client, key, lease, place, (void **)row,
+	enum fr_found found = fr_find(&tbl_by_client, key, lease, row_at, (void **)row,
 				      copy_by_client, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -460,8 +461,8 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->ends[fr_level(priority, 3)].addr + 12) +
-		ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->ends[fr_level(priority, 3)].addr) +
+		fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -474,8 +475,8 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(same->rest1 +
-					 (__u64)ld32(r->ends[fr_level(priority, 3)].addr + 12) +
-					 ld32(r->remote.addr + 12));
+					 (__u64)fr_v4(r->ends[fr_level(priority, 3)].addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 61 > (void *)(long)skb->data_end))
@@ -490,8 +491,8 @@ static __always_inline long downstream_copy1(struct downstream_same1 *same, stru
 	st32(&new_short->number, ld32(&saved_short->number));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->ends[fr_level(priority, 3)].addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->ends[fr_level(priority, 3)].addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->ends[fr_level(priority, 3)].port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
@@ -516,7 +517,7 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum_2;
 	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
@@ -533,8 +534,8 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 61 > (void *)(long)skb->data_end))
@@ -547,8 +548,8 @@ static __always_inline long downstream_copy2(struct downstream_same1 *same, stru
 	fr_link(data, &r->hop_remote_2);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short->id,
@@ -676,7 +677,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -694,7 +696,8 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->kind2 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -709,7 +712,7 @@ static __always_inline int downstream_fan1(struct __sk_buff *skb, void *data, __
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1036,7 +1039,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1053,7 +1056,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind1 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
 	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1070,7 +1073,7 @@ static __always_inline int downstream_fan2(struct __sk_buff *skb, void *data, __
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1182,18 +1185,19 @@ static __always_inline int upstream_ipv4_send(struct __sk_buff *skb, void *data,
 	const __u32 udp_checksum_at = 40;
 	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
 	__be32 ipv4_src = ld32(ipv4->dst);
-	__be32 ipv4_dst = ld32(b->server[fr_level(priority, 3)].addr + 12);
+	__be32 ipv4_dst = fr_v4(b->server[fr_level(priority, 3)].addr);
 	__be16 udp_src_port = ld16(&udp->dst_port);
 	__be16 udp_dst_port = bpf_htons(b->server[fr_level(priority, 3)].port);
 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
 
 	/* ip.checksum */
@@ -1317,8 +1321,8 @@ static __always_inline int upstream_ipv4(struct __sk_buff *skb, void *data, void
 				__builtin_memset(&fib_1, 0, sizeof(fib_1));
 				fib_1.family = AF_INET;
 				fib_1.src[0] = ld32(ipv4->dst);
-				fib_1.dst[0] = ld32(b->server[fr_level(priority, 3)].addr + 12);
-				fr_flow(&fib_1, 17, be16(&udp->dst_port),
+				fib_1.dst[0] = fr_v4(b->server[fr_level(priority, 3)].addr);
+				fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port),
 					b->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 					return fr_up(skb, reason_upstream_too_big);
@@ -1374,11 +1378,11 @@ static __always_inline int upstream_ipv6_send(struct __sk_buff *skb, void *data,
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, udp_dst_port);
 	__u32 new_mark = (__u64)b->seen[fr_level(priority, 3)] +
 		(__u64)s->mark[fr_level((be8(&v_short->kind_hint) & 15) % 3, 3)];
@@ -1505,7 +1509,7 @@ static __always_inline int upstream_ipv6(struct __sk_buff *skb, void *data, void
 				fib_2.dst[1] = ld32(b->server[fr_level(priority, 3)].addr + 4);
 				fib_2.dst[2] = ld32(b->server[fr_level(priority, 3)].addr + 8);
 				fib_2.dst[3] = ld32(b->server[fr_level(priority, 3)].addr + 12);
-				fr_flow(&fib_2, 17, be16(&udp->dst_port),
+				fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port),
 					b->server[fr_level(priority, 3)].port);
 				if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 					return fr_up(skb, reason_upstream_too_big);
@@ -1609,14 +1613,15 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
 					  ((__u64)ld32(v_short->mac) << 8) +
 					  ((__u64)ld16(v_short->mac + 4) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->server.addr + 12) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(c->server.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)udp_dst_port + ((__u64)short_mac << 8) +
 			  ((__u64)short_mac_4 << 8));
 
@@ -1624,7 +1629,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					  old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					 ld32(c->server.addr + 12) + 64);
+					 fr_v4(c->server.addr) + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -1646,7 +1651,7 @@ static __always_inline int calls_ipv4_send(struct __sk_buff *skb, void *data, __
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(c->server.addr + 12));
+	st32(new_ipv4->dst, fr_v4(c->server.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st32(new_short->mac, short_mac);
@@ -1706,8 +1711,8 @@ static __always_inline int calls_ipv4(struct __sk_buff *skb, void *data, void *d
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4->dst);
-	fib_1.dst[0] = ld32(c->server.addr + 12);
-	fr_flow(&fib_1, 17, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
+	fib_1.dst[0] = fr_v4(c->server.addr);
+	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
 	if (fr_route(skb, &fib_1, ip_end - 14, &hop_1))
 		return fr_up(skb, reason_calls_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
@@ -1740,13 +1745,13 @@ static __always_inline int calls_ipv6_send(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
 					  ((__u64)ld32(v_short->mac) << 8) +
 					  ((__u64)ld16(v_short->mac + 4) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->server.addr)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)udp_dst_port + ((__u64)short_mac << 8) +
 			  ((__u64)short_mac_4 << 8));
 	int direct = hop_2->state == FR_HOP_DIRECT;
@@ -1841,7 +1846,7 @@ static __always_inline int calls_ipv6(struct __sk_buff *skb, void *data, void *d
 	fib_2.dst[1] = ld32(c->server.addr + 4);
 	fib_2.dst[2] = ld32(c->server.addr + 8);
 	fib_2.dst[3] = ld32(c->server.addr + 12);
-	fr_flow(&fib_2, 17, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
+	fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), c->ports[fr_level(priority, 3)]);
 	if (fr_route(skb, &fib_2, ip_end - 14, &hop_2))
 		return fr_up(skb, reason_calls_too_big);
 	if (unlikely(!fr_usable(&hop_2)))

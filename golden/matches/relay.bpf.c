@@ -207,7 +207,7 @@ static __always_inline int filter_ipv6(struct __sk_buff *skb, void *data, void *
 
 	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
 	if (!((ld32(ipv6->src) == 0 && ld32(ipv6->src + 4) == 0 &&
-	       ld32(ipv6->src + 8) == 0xffff0000ULL && (ld32(ipv6->src + 12) & 255) == 10) ||
+	       ld32(ipv6->src + 8) == 0xffff0000ULL && (fr_v4(ipv6->src) & 255) == 10) ||
 	      (ld32(ipv6->src) == 0xb80d0120ULL)))
 		return fr_up(skb, reason_filter_no_match);
 

@@ -97,10 +97,10 @@ static __always_inline __u64 copy_services(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_services(const struct key_services *key,
-						   const struct fr_lease *lease, __u32 place,
+						   const struct fr_lease *lease, __u32 row_at,
 						   struct val_services **row)
 {
-	return fr_find(&tbl_services, key, lease, place, (void **)row, copy_services, FR_CHANGES,
+	return fr_find(&tbl_services, key, lease, row_at, (void **)row, copy_services, FR_CHANGES,
 		       NULL);
 }
 
@@ -122,10 +122,10 @@ static __always_inline __u64 copy_backends(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_backends(const struct key_backends *key,
-						   const struct fr_lease *lease, __u32 place,
+						   const struct fr_lease *lease, __u32 row_at,
 						   struct val_backends **row)
 {
-	return fr_find(&tbl_backends, key, lease, place, (void **)row, copy_backends, FR_CHANGES,
+	return fr_find(&tbl_backends, key, lease, row_at, (void **)row, copy_backends, FR_CHANGES,
 		       NULL);
 }
 
@@ -204,7 +204,7 @@ static __always_inline int balance_ipv4_send(struct __sk_buff *skb, void *data, 
 	fr_count(reason_balance_sent, len);
 	if (direct)
 		return bpf_redirect(b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, b->hop.addr + 12);
+	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, fr_v4_in(b->hop.addr));
 }
 
 static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -240,7 +240,7 @@ static __always_inline int balance_ipv4_send_2(struct __sk_buff *skb, void *data
 	fr_count(reason_balance_sent, len);
 	if (direct)
 		return bpf_redirect(b->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, b->hop.addr + 12);
+	return fr_redirect_neigh(b->hop.hop.ifindex, AF_INET, fr_v4_in(b->hop.addr));
 }
 
 static __always_inline int balance_ipv4_rest(struct __sk_buff *skb, void *data,

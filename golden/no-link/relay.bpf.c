@@ -88,10 +88,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -147,14 +147,15 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -162,7 +163,7 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
@@ -179,8 +180,8 @@ static __always_inline int relay_ipv4_send(struct __sk_buff *skb, void *data, __
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -212,12 +213,14 @@ static __always_inline int relay_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
@@ -342,12 +345,12 @@ static __always_inline int relay_ipv6_send(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -399,19 +402,19 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
+					   fr_v4(p->remote.addr) + 0x1180);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -425,8 +428,8 @@ static __always_inline int relay_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -567,7 +570,8 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 52) +
-					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x11c5);
+					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
+					   0x11c5);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 20, 0, &data);
 	if (unlikely(err))
@@ -582,8 +586,8 @@ static __always_inline int wrap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_here + 12));
-	st32(new_ipv4->dst, ldv32(set_there + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_here));
+	st32(new_ipv4->dst, fr_setting_v4(set_there));
 	st32(&new_udp->src_port, bpf_htonl(0x91b58));
 	st16(&new_udp->length, bpf_htons(payload_len + 32));
 	st16(&new_udp->checksum, bpf_htons(0));
@@ -643,7 +647,8 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 72) +
-					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x11c5);
+					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
+					   0x11c5);
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
 	if (unlikely(err))
@@ -658,8 +663,8 @@ static __always_inline int wrap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 72));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_here + 12));
-	st32(new_ipv4->dst, ldv32(set_there + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_here));
+	st32(new_ipv4->dst, fr_setting_v4(set_there));
 	st32(&new_udp->src_port, bpf_htonl(0x91b58));
 	st16(&new_udp->length, bpf_htons(payload_len + 52));
 	st16(&new_udp->checksum, bpf_htons(0));

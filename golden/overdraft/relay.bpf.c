@@ -124,10 +124,10 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_flows(const struct key_flows *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_flows **row)
 {
-	return fr_find(&tbl_flows, key, lease, place, (void **)row, copy_flows, FR_CHANGES, NULL);
+	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
 struct {
@@ -488,7 +488,7 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -500,8 +500,8 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -513,8 +513,8 @@ static __always_inline int tap_write1(struct tap_same1 *same, struct __sk_buff *
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
@@ -618,7 +618,8 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_tap_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -635,7 +636,7 @@ static __always_inline int tap_fan1(struct __sk_buff *skb, void *data, __u64 ip_
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -852,7 +853,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_tap_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -866,7 +867,7 @@ static __always_inline int tap_fan2(struct __sk_buff *skb, void *data, __u64 ip_
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

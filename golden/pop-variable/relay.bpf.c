@@ -110,10 +110,11 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_routes(const struct key_routes *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_routes **row)
 {
-	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, row_at, (void **)row, copy_routes, FR_CHANGES,
+		       NULL);
 }
 
 struct {
@@ -134,10 +135,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -198,11 +199,13 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum inside_csum = fr_csum(partial, (tun_options_end + 26), ld16(&udp->checksum),
 					     inside_old_pseudo, ld16(&udp->src_port));
 	inside_csum.optional = 1;
-	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&inside_csum, inside_new_pseudo, udp_src_port);
 
 	/* inner.checksum */
@@ -247,7 +250,7 @@ static __always_inline int decapsulate_udp_send(struct __sk_buff *skb, void *dat
 	fr_count(reason_decapsulate_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *data,
@@ -278,7 +281,7 @@ static __always_inline int decapsulate_udp_rest(struct __sk_buff *skb, void *dat
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_decapsulate_udp_checksum);
@@ -561,13 +564,14 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
 					  odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 14) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
@@ -584,8 +588,8 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 34) +
-					 ipv4_ttl_protocol + ld32(p->local.addr + 12) +
-					 ld32(p->remote.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(p->local.addr) +
+					 fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, udp_csum.partial ? FR_PAYLOAD :
@@ -615,8 +619,8 @@ static __always_inline int strip_ipv4_send(struct __sk_buff *skb, void *data, __
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
@@ -663,13 +667,15 @@ static __always_inline int strip_ipv4_send_ipv6(struct __sk_buff *skb, void *dat
 	odd_sum_4 <<= 8 * ((((tun_options_end + 5) - 34) & 1) != 0);
 	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
 					  odd_sum_4 + region_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
@@ -851,13 +857,14 @@ static __always_inline int strip_ipv6_send(struct __sk_buff *skb, void *data, __
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
 					  odd_sum_4 + region_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 14) +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
@@ -943,13 +950,13 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + odd_sum + odd_sum_2 + odd_sum_3 +
 					  odd_sum_4 + region_sum);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 14) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 14) + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
@@ -961,8 +968,8 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 34) + ld32(p->local.addr + 12) +
-					   ld32(p->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 34) + fr_v4(p->local.addr) +
+					   fr_v4(p->remote.addr) + 0x1180);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_move(skb, tun_options_end, 42, payload_len + 6, FR_TO_IPV4 |
@@ -993,8 +1000,8 @@ static __always_inline int strip_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 34));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 14));
@@ -1145,11 +1152,13 @@ static __always_inline int last_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__u8 old_tun_n = ld8(&tun->n);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length +
+		bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_options_end - 34) ^ (tun_options_end - 34)) & 1) != 0)
@@ -1265,12 +1274,12 @@ static __always_inline int last_ipv6_send(struct __sk_buff *skb, void *data, __u
 	__be128 old_ipv6_src = ld128(ipv6->src);
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)old_udp_src_port + old_udp_length +
 					  ((__u64)region_sum << 8) + old_tun_n + odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	udp_csum.new_pseudo = udp_new_pseudo;
 	__u16 udp_payload = fr_fold(udp_csum.rest);
 	if ((((more_options_end - 54) ^ (tun_options_end - 54)) & 1) != 0)

@@ -84,10 +84,10 @@ static __always_inline __u64 copy_tenants(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_tenants(const struct key_tenants *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_tenants **row)
 {
-	return fr_find(&tbl_tenants, key, lease, place, (void **)row, copy_tenants, FR_CHANGES,
+	return fr_find(&tbl_tenants, key, lease, row_at, (void **)row, copy_tenants, FR_CHANGES,
 		       NULL);
 }
 

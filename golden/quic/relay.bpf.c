@@ -318,7 +318,7 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
 	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -334,8 +334,8 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 51 > (void *)(long)skb->data_end))
@@ -351,8 +351,8 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
@@ -569,7 +569,8 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -599,7 +600,7 @@ streams_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1110,7 +1111,7 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1136,7 +1137,7 @@ streams_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end, __u
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1417,7 +1418,7 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1433,8 +1434,8 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 57 > (void *)(long)skb->data_end))
@@ -1447,8 +1448,8 @@ static __always_inline int streams_4_write1(struct streams_4_same1 *same, struct
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st64(new_short_4->dcid, ld64(r->dcid[fr_level(priority, 4)]));
@@ -1652,7 +1653,8 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_4_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1680,7 +1682,7 @@ streams_4_fan1(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2122,7 +2124,7 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_4_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2146,7 +2148,7 @@ streams_4_fan2(struct __sk_buff *skb, void *data, __u64 ip_end, __u64 udp_end,
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2402,7 +2404,7 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -2417,8 +2419,8 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 51 > (void *)(long)skb->data_end))
@@ -2431,8 +2433,8 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
@@ -2564,7 +2566,8 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_datagrams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2587,7 +2590,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, void *data, __u
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2935,7 +2938,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_datagrams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2955,7 +2958,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, void *data, __u
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

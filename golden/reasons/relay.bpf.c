@@ -126,10 +126,10 @@ static __always_inline __u64 copy_senders(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_senders(const struct key_senders *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_senders **row)
 {
-	return fr_find(&tbl_senders, key, lease, place, (void **)row, copy_senders, FR_CHANGES,
+	return fr_find(&tbl_senders, key, lease, row_at, (void **)row, copy_senders, FR_CHANGES,
 		       NULL);
 }
 
@@ -296,7 +296,7 @@ static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -308,8 +308,8 @@ static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_
 		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
@@ -322,8 +322,8 @@ static __always_inline int spread_write1(struct spread_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st8(&new_tag->kind, be16(&saved_udp->src_port) & 255);
@@ -420,7 +420,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -437,7 +438,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->ipv4_end = ipv4_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -489,18 +490,20 @@ static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(s->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(s->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					   ld32(s->to.addr + 12) + 64);
+					   fr_v4(s->to.addr) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -525,7 +528,7 @@ static __always_inline int spread_send(struct __sk_buff *skb, void *data, __u64 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(s->to.addr + 12));
+	st32(new_ipv4->dst, fr_v4(s->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(s->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -710,7 +713,7 @@ static __always_inline int unwrap_udp(struct __sk_buff *skb, void *data, void *d
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4_2->src) + ld32(ipv4_2->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_unwrap_udp_checksum);
@@ -824,13 +827,14 @@ static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64
 					 ((loose_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld16(&udp->src_port) +
 					  old_udp_length + ld16(&loose->length) + udp_cut_off);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(s->to.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(s->to.addr) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(s->to.port) +
 			  bpf_htons(payload_len + 8));
 
@@ -839,7 +843,7 @@ static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64
 					   ((__u64)ld32(&ipv4->total_length) +
 					    ld32(ipv4->reserved_to_fragment_offset) +
 					    old_ipv4_src) + (__u64)bpf_htons(payload_len + 28) +
-					   ipv4_ttl_protocol + ld32(s->to.addr + 12) + 64);
+					   ipv4_ttl_protocol + fr_v4(s->to.addr) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -859,7 +863,7 @@ static __always_inline int tighten_send(struct __sk_buff *skb, void *data, __u64
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(s->to.addr + 12));
+	st32(new_ipv4->dst, fr_v4(s->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(s->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -981,8 +985,8 @@ static __always_inline long narrow_copy1(struct narrow_same1 *same, struct __sk_
 	void *data;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest0 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ipv4_checksum = fr_checksum(same->rest0 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 38 > (void *)(long)skb->data_end))
@@ -994,8 +998,8 @@ static __always_inline long narrow_copy1(struct narrow_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_ports->src_port, bpf_htons(r->local.port));
 	st16(&new_ports->dst_port, bpf_htons(r->remote.port));
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -1067,7 +1071,7 @@ static __always_inline int narrow_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->ipv4_end = ipv4_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1107,7 +1111,7 @@ static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    ld32(ipv4->src)) + (__u64)ipv4_ttl_protocol +
-					   ld32(s->to.addr + 12) + 64);
+					   fr_v4(s->to.addr) + 64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -1128,7 +1132,7 @@ static __always_inline int narrow_send(struct __sk_buff *skb, void *data, __u64 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(s->to.addr + 12));
+	st32(new_ipv4->dst, fr_v4(s->to.addr));
 	st16(&new_ports->src_port, ports_src_port);
 	st16(&new_ports->dst_port, bpf_htons(s->to.port));
 	st16(&new_ipv4->checksum, ipv4_checksum);

@@ -157,10 +157,10 @@ static __always_inline __u64 copy_first(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_first(const struct key_first *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_first **row)
 {
-	return fr_find(&tbl_first, key, lease, place, (void **)row, copy_first, FR_CHANGES, NULL);
+	return fr_find(&tbl_first, key, lease, row_at, (void **)row, copy_first, FR_CHANGES, NULL);
 }
 
 struct {
@@ -179,10 +179,10 @@ static __always_inline __u64 copy_also(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_also(const struct key_also *key,
-					       const struct fr_lease *lease, __u32 place,
+					       const struct fr_lease *lease, __u32 row_at,
 					       struct val_also **row)
 {
-	return fr_find(&tbl_also, key, lease, place, (void **)row, copy_also, FR_CHANGES, NULL);
+	return fr_find(&tbl_also, key, lease, row_at, (void **)row, copy_also, FR_CHANGES, NULL);
 }
 
 struct {
@@ -202,10 +202,11 @@ static __always_inline __u64 copy_second(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_second(const struct key_second *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_second **row)
 {
-	return fr_find(&tbl_second, key, lease, place, (void **)row, copy_second, FR_CHANGES, NULL);
+	return fr_find(&tbl_second, key, lease, row_at, (void **)row, copy_second, FR_CHANGES,
+		       NULL);
 }
 
 struct {
@@ -224,10 +225,10 @@ static __always_inline __u64 copy_muted(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_muted(const struct key_muted *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_muted **row)
 {
-	return fr_find(&tbl_muted, key, lease, place, (void **)row, copy_muted, FR_CHANGES, NULL);
+	return fr_find(&tbl_muted, key, lease, row_at, (void **)row, copy_muted, FR_CHANGES, NULL);
 }
 
 struct {
@@ -375,18 +376,20 @@ static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 i
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(a->to.addr + 12) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(a->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(a->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					   ld32(a->to.addr + 12) + 64);
+					   fr_v4(a->to.addr) + 64);
 	int direct = a->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -407,7 +410,7 @@ static __always_inline int relay_send(struct __sk_buff *skb, void *data, __u64 i
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(a->to.addr + 12));
+	st32(new_ipv4->dst, fr_v4(a->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(a->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -434,18 +437,20 @@ static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->to.addr + 12) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(c->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->to.port));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src) + (__u64)ipv4_ttl_protocol +
-					   ld32(c->to.addr + 12) + 64);
+					   fr_v4(c->to.addr) + 64);
 	int direct = c->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -466,7 +471,7 @@ static __always_inline int relay_send_2(struct __sk_buff *skb, void *data, __u64
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(c->to.addr + 12));
+	st32(new_ipv4->dst, fr_v4(c->to.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(c->to.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -678,7 +683,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -690,8 +695,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					   ld32(r->remote.addr + 12));
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					   fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
@@ -704,8 +709,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st8(&new_msg->kind, a->limit);
@@ -730,7 +735,7 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo_2 = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum_2;
 	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
@@ -742,8 +747,8 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 		udp_checksum_2 = 0;
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					     ld32(r->remote.addr + 12));
+	__be16 ipv4_checksum_2 = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					     fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
@@ -757,8 +762,8 @@ static __always_inline long spread_copy2(struct spread_same1 *same, struct __sk_
 	st8(&new_msg->kind, ld8(&saved_msg->kind));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum_2);
@@ -889,7 +894,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -908,7 +914,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->kind2 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -918,7 +925,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->ipv4_end = ipv4_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

@@ -124,10 +124,10 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_client(const struct key_by_client *key,
-						    const struct fr_lease *lease, __u32 place,
+						    const struct fr_lease *lease, __u32 row_at,
 						    struct val_by_client **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_client, key, lease, place, (void **)row,
+	enum fr_found found = fr_find(&tbl_by_client, key, lease, row_at, (void **)row,
 				      copy_by_client, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -155,10 +155,10 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_by_peer **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_peer, key, lease, place, (void **)row, copy_by_peer,
+	enum fr_found found = fr_find(&tbl_by_peer, key, lease, row_at, (void **)row, copy_by_peer,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -298,14 +298,15 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
 			  bpf_htons(c->peer.port));
 
@@ -313,7 +314,7 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) + 64);
+					 fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) + 64);
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -341,8 +342,8 @@ static __always_inline int to_peer_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(c->relayed.addr + 12));
-	st32(new_ipv4->dst, ld32(c->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(c->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(c->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(c->relayed.port));
 	st16(&new_udp->dst_port, bpf_htons(c->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -418,12 +419,14 @@ static __always_inline int to_peer_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(c->relayed.addr)) +
-		fr_add128(ld128(c->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(c->peer.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
 			  bpf_htons(c->peer.port) + bpf_htons(payload_len + 8));
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
@@ -614,12 +617,12 @@ static __always_inline int to_peer_ipv6_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(c->relayed.addr)) +
-		fr_add128(ld128(c->peer.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(c->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
 			  bpf_htons(c->peer.port));
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
@@ -726,19 +729,19 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(c->relayed.addr) + fr_v4(c->peer.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(c->relayed.port) +
 			  bpf_htons(c->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 28) +
-			    ld32(c->relayed.addr + 12) + ld32(c->peer.addr + 12) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   bpf_htons(payload_len + 28) + fr_v4(c->relayed.addr) +
+					   fr_v4(c->peer.addr) + 0x1180);
 	int direct = c->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -761,8 +764,8 @@ static __always_inline int to_peer_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(c->relayed.addr + 12));
-	st32(new_ipv4->dst, ld32(c->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(c->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(c->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(c->relayed.port));
 	st16(&new_udp->dst_port, bpf_htons(c->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -946,14 +949,15 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ld32(c->client.addr + 12) + old_udp_length +
-		0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + fr_v4(c->client.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->client.port));
 
 	/* ip.checksum */
@@ -961,7 +965,7 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
-					 ld32(c->client.addr + 12) + 64);
+					 fr_v4(c->client.addr) + 64);
 	int direct = c->hop_client.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -987,7 +991,7 @@ static __always_inline int to_client_ipv4_send(struct __sk_buff *skb, void *data
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
 	st32(new_ipv4->src, ipv4_src);
-	st32(new_ipv4->dst, ld32(c->client.addr + 12));
+	st32(new_ipv4->dst, fr_v4(c->client.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(c->client.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -1072,12 +1076,12 @@ static __always_inline int to_client_ipv6_send(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ipv6_src) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld16(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ld128(c->client.addr)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, bpf_htons(c->client.port));
 	int direct = c->hop_client.state == FR_HOP_DIRECT;
 

@@ -106,10 +106,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 struct {
@@ -130,10 +130,11 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_routes(const struct key_routes *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_routes **row)
 {
-	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, row_at, (void **)row, copy_routes, FR_CHANGES,
+		       NULL);
 }
 
 /*
@@ -231,14 +232,15 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 
@@ -246,7 +248,7 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -266,8 +268,8 @@ static __always_inline int originate_ipv4_send(struct __sk_buff *skb, void *data
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -296,12 +298,14 @@ static __always_inline int originate_ipv4_send_ipv6(struct __sk_buff *skb, void 
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -445,12 +449,12 @@ static __always_inline int originate_ipv6_send(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port));
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
@@ -502,20 +506,19 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->remote.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->remote.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
 					   bpf_htons(payload_len + 28) + ipv4_ttl_protocol +
-					   ld32(p->local.addr + 12) + ld32(p->remote.addr + 12) +
-					   64);
+					   fr_v4(p->local.addr) + fr_v4(p->remote.addr) + 64);
 	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -534,8 +537,8 @@ static __always_inline int originate_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -679,22 +682,23 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ldv32(set_here + 12) + ldv32(set_there + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_setting_v4(set_here) + fr_setting_v4(set_there) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
 					    old_ipv4_src + old_ipv4_dst) + (__u64)ipv4_id +
-					   ipv4_ttl_protocol + ldv32(set_here + 12) +
-					   ldv32(set_there + 12) + 64);
+					   ipv4_ttl_protocol + fr_setting_v4(set_here) +
+					   fr_setting_v4(set_there) + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
@@ -715,8 +719,8 @@ static __always_inline int identify_udp_send(struct __sk_buff *skb, void *data, 
 	st16(&new_ipv4->id, ipv4_id);
 	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ldv32(set_here + 12));
-	st32(new_ipv4->dst, ldv32(set_there + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_here));
+	st32(new_ipv4->dst, fr_setting_v4(set_there));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (fr_finish(skb, udp_checksum_at, &udp_csum, BPF_F_MARK_MANGLED_0))
@@ -770,8 +774,8 @@ static __always_inline int identify_udp(struct __sk_buff *skb, void *data, void 
 		return fr_up(skb, reason_identify_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
-	fib_1.dst[0] = ldv32(set_there + 12);
-	fr_flow(&fib_1, 17, be16(&udp->src_port), be16(&udp->dst_port));
+	fib_1.dst[0] = fr_setting_v4(set_there);
+	fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->src_port), be16(&udp->dst_port));
 	if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ipv4_end - 14), &hop_1))
 		return fr_up(skb, reason_identify_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
@@ -916,7 +920,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	fr_count(reason_route_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -1069,7 +1073,8 @@ static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)bpf_htons(payload_len + 48) +
-					   ldv32(set_here + 12) + ldv32(set_there + 12) + 0x48a);
+					   fr_setting_v4(set_here) + fr_setting_v4(set_there) +
+					   0x48a);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 28,
@@ -1087,8 +1092,8 @@ static __always_inline int tunnel_udp_send(struct __sk_buff *skb, void *data, __
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 48));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x504));
-	st32(new_ipv4->src, ldv32(set_here + 12));
-	st32(new_ipv4->dst, ldv32(set_there + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_here));
+	st32(new_ipv4->dst, fr_setting_v4(set_there));
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, new_headers_len - ETH_HLEN);
 
@@ -1148,8 +1153,8 @@ static __always_inline int tunnel_udp(struct __sk_buff *skb, void *data, void *d
 		return fr_up(skb, reason_tunnel_partial_checksum);
 	__builtin_memset(&fib_1, 0, sizeof(fib_1));
 	fib_1.family = AF_INET;
-	fib_1.src[0] = ldv32(set_here + 12);
-	fib_1.dst[0] = ldv32(set_there + 12);
+	fib_1.src[0] = fr_setting_v4(set_here);
+	fib_1.dst[0] = fr_setting_v4(set_there);
 	if (fr_route(skb, &fib_1,
 		     (skb->gso_size ? skb->gso_size + segment_front + 6 : 48ULL + payload_len),
 		     &hop_1))

@@ -113,10 +113,10 @@ static __always_inline __u64 copy_numbers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_numbers(const struct key_numbers *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_numbers **row)
 {
-	return fr_find(&tbl_numbers, key, lease, place, (void **)row, copy_numbers, FR_CHANGES,
+	return fr_find(&tbl_numbers, key, lease, row_at, (void **)row, copy_numbers, FR_CHANGES,
 		       NULL);
 }
 
@@ -195,11 +195,13 @@ static __always_inline int change_ipv4_send_2(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -245,12 +247,14 @@ static __always_inline int change_ipv4_send_3(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
 			  short_pn_size))));
@@ -302,12 +306,14 @@ static __always_inline int change_ipv4_send_4(struct __sk_buff *skb, void *data,
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 
@@ -589,11 +595,11 @@ static __always_inline int change_ipv6_send_2(struct __sk_buff *skb, void *data,
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, odd_sum);
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, odd_sum_2);
 
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -640,12 +646,12 @@ static __always_inline int change_ipv6_send_3(struct __sk_buff *skb, void *data,
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(number & fr_room(short_pn_size),
 			  short_pn_size))));
@@ -698,12 +704,12 @@ static __always_inline int change_ipv6_send_4(struct __sk_buff *skb, void *data,
 	__be128 old_ipv6_dst = ld128(ipv6->dst);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			fr_odd64(bpf_cpu_to_be64(fr_uint_word(short_pn_2, short_pn_size))));
 	__u64 udp_new_pseudo = (__u64)fr_add128(old_ipv6_src) + fr_add128(old_ipv6_dst) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo,
 			  fr_odd64(bpf_cpu_to_be64(fr_uint_word(n->other, short_pn_size))));
 

@@ -131,9 +131,9 @@ static __always_inline __u64 copy_ports(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_ports(const __u32 *key, const struct fr_lease *lease,
-						__u32 place, struct val_ports **row)
+						__u32 row_at, struct val_ports **row)
 {
-	return fr_find(&tbl_ports, key, lease, place, (void **)row, copy_ports, FR_STORING, NULL);
+	return fr_find(&tbl_ports, key, lease, row_at, (void **)row, copy_ports, FR_STORING, NULL);
 }
 
 struct {
@@ -152,10 +152,11 @@ static __always_inline __u64 copy_recent(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_recent(const struct key_recent *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_recent **row)
 {
-	return fr_find(&tbl_recent, key, lease, place, (void **)row, copy_recent, FR_CHANGES, NULL);
+	return fr_find(&tbl_recent, key, lease, row_at, (void **)row, copy_recent, FR_CHANGES,
+		       NULL);
 }
 
 struct {
@@ -174,10 +175,10 @@ static __always_inline __u64 copy_rates(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_rates(const struct key_rates *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_rates **row)
 {
-	return fr_find(&tbl_rates, key, lease, place, (void **)row, copy_rates, FR_CHANGES, NULL);
+	return fr_find(&tbl_rates, key, lease, row_at, (void **)row, copy_rates, FR_CHANGES, NULL);
 }
 
 /*

@@ -102,10 +102,10 @@ static __always_inline __u64 copy_by_client(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_client(const struct key_by_client *key,
-						    const struct fr_lease *lease, __u32 place,
+						    const struct fr_lease *lease, __u32 row_at,
 						    struct val_by_client **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_client, key, lease, place, (void **)row,
+	enum fr_found found = fr_find(&tbl_by_client, key, lease, row_at, (void **)row,
 				      copy_by_client, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -166,13 +166,14 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, _
 		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-			  bpf_htons(payload_len + 12) + 0x1100, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 12) + 0x100);
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
+			  bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
+			  bpf_htons(payload_len + 12) + 0x100);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 32) +
-					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -192,8 +193,8 @@ static __always_inline int forward_send_ipv4(struct __sk_buff *skb, __u64 now, _
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 12));
@@ -223,9 +224,9 @@ forward_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
-			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) + 0x1100,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 12) + 0x100);
+			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 12) +
+			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 12) + 0x100);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -274,13 +275,14 @@ static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now,
 		return fr_up(skb, fr_unfit(&p->hop_peer, reason_forward_no_route));
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-			  bpf_htons(payload_len + 32) + 0x1100, (__u64)bpf_htons(p->local.port) +
-			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 32) + 0xa00);
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
+			  bpf_htons(payload_len + 32) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
+			  bpf_htons(payload_len + 32) + 0xa00);
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 52) +
-					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -300,8 +302,8 @@ static __always_inline int forward_send_ipv4_2(struct __sk_buff *skb, __u64 now,
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 52));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 32));
@@ -335,9 +337,9 @@ static __always_inline int forward_send_ipv6_2(struct __sk_buff *skb, __u64 now,
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(p->local.addr)) +
-			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 32) + 0x1100,
-			  (__u64)bpf_htons(p->local.port) + bpf_htons(p->peer.port) +
-			  bpf_htons(payload_len + 32) + 0xa00);
+			  fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 32) +
+			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(p->local.port) +
+			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 32) + 0xa00);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -397,14 +399,15 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port));
 
@@ -412,7 +415,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) + 64);
+					 fr_v4(p->local.addr) + fr_v4(p->peer.addr) + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -432,8 +435,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -462,12 +465,14 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(p->peer.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -523,7 +528,7 @@ static __always_inline int forward_ipv4_rest(struct __sk_buff *skb, void *data, 
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			0x1100;
+			bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
@@ -641,7 +646,7 @@ static __always_inline int forward_ipv4(struct __sk_buff *skb, void *data, void 
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
-			0x1100;
+			bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
@@ -683,12 +688,12 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(p->local.addr)) +
-		fr_add128(ld128(p->peer.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(p->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port));
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
@@ -740,19 +745,19 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(p->local.addr + 12) + ld32(p->peer.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(p->local.addr) + fr_v4(p->peer.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(p->local.port) +
 			  bpf_htons(p->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 28) + ld32(p->local.addr + 12) +
-					   ld32(p->peer.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 28) + fr_v4(p->local.addr) +
+					   fr_v4(p->peer.addr) + 0x1180);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -771,8 +776,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(p->local.addr + 12));
-	st32(new_ipv4->dst, ld32(p->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(p->local.addr));
+	st32(new_ipv4->dst, fr_v4(p->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(p->local.port));
 	st16(&new_udp->dst_port, bpf_htons(p->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -810,7 +815,7 @@ static __always_inline int forward_ipv6_rest(struct __sk_buff *skb, void *data, 
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);
@@ -923,7 +928,7 @@ static __always_inline int forward_ipv6(struct __sk_buff *skb, void *data, void 
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 		__be16 old_udp_length = ld16(&udp->length);
 		__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) +
-			fr_add128(ld128(ipv6->dst)) + old_udp_length + 0x1100;
+			fr_add128(ld128(ipv6->dst)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 		struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 						  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 						  old_udp_length);

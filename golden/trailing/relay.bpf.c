@@ -111,10 +111,11 @@ static __always_inline __u64 copy_routes(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_routes(const struct key_routes *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_routes **row)
 {
-	return fr_find(&tbl_routes, key, lease, place, (void **)row, copy_routes, FR_CHANGES, NULL);
+	return fr_find(&tbl_routes, key, lease, row_at, (void **)row, copy_routes, FR_CHANGES,
+		       NULL);
 }
 
 struct {
@@ -264,13 +265,13 @@ static __always_inline int echo_ipv4_send(struct __sk_buff *skb, void *data, __u
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 
 	/* ip.checksum */
@@ -347,7 +348,7 @@ static __always_inline int echo_ipv4(struct __sk_buff *skb, void *data, void *da
 		fib_1.family = AF_INET;
 		fib_1.src[0] = ld32(ipv4->dst);
 		fib_1.dst[0] = ld32(ipv4->src);
-		fr_flow(&fib_1, 17, be16(&udp->dst_port), be16(&udp->src_port));
+		fr_flow(&fib_1, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
 			     &hop_1))
 			return fr_up(skb, reason_echo_too_big);
@@ -413,12 +414,12 @@ static __always_inline int echo_ipv6_send(struct __sk_buff *skb, void *data, __u
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ipv6_dst) + fr_add128(ipv6_src) + old_udp_length +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, 0);
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ipv6_src) + fr_add128(ipv6_dst) + old_udp_length +
-		0x1100;
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, 0);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
@@ -497,7 +498,7 @@ static __always_inline int echo_ipv6(struct __sk_buff *skb, void *data, void *da
 		fib_2.dst[1] = ld32(ipv6->src + 4);
 		fib_2.dst[2] = ld32(ipv6->src + 8);
 		fib_2.dst[3] = ld32(ipv6->src + 12);
-		fr_flow(&fib_2, 17, be16(&udp->dst_port), be16(&udp->src_port));
+		fr_flow(&fib_2, IPPROTO_UDP, be16(&udp->dst_port), be16(&udp->src_port));
 		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
 			     &hop_2))
 			return fr_up(skb, reason_echo_too_big);
@@ -595,7 +596,7 @@ static __always_inline int route_ipv4_send(struct __sk_buff *skb, void *data, __
 	fr_count(reason_route_sent, len);
 	if (direct)
 		return bpf_redirect(r->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, r->hop.addr + 12);
+	return fr_redirect_neigh(r->hop.hop.ifindex, AF_INET, fr_v4_in(r->hop.addr));
 }
 
 static __always_inline int route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -818,7 +819,7 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -830,8 +831,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
@@ -843,8 +844,8 @@ static __always_inline long spread_copy1(struct spread_same1 *same, struct __sk_
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->checksum, udp_checksum);
@@ -912,7 +913,8 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -928,7 +930,7 @@ static __always_inline int spread_fan1(struct __sk_buff *skb, void *data, __u64 
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1092,7 +1094,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1105,7 +1107,7 @@ static __always_inline int spread_fan2(struct __sk_buff *skb, void *data, __u64 
 	same->ip_end = ip_end;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

@@ -299,10 +299,10 @@ static __always_inline __u64 copy_networks(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_networks(const struct key_networks *key,
-						   const struct fr_lease *lease, __u32 place,
+						   const struct fr_lease *lease, __u32 row_at,
 						   struct val_networks **row)
 {
-	return fr_find(&tbl_networks, key, lease, place, (void **)row, copy_networks, FR_CHANGES,
+	return fr_find(&tbl_networks, key, lease, row_at, (void **)row, copy_networks, FR_CHANGES,
 		       NULL);
 }
 
@@ -560,7 +560,7 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
@@ -584,8 +584,7 @@ static __always_inline int leave_vxlan_ipv4_ipv4_any(struct __sk_buff *skb, void
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffc0ULL + payload_len),
-		     &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 64), &hop_1))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_leave_vxlan_no_route));
@@ -698,7 +697,7 @@ static __always_inline int leave_vxlan_ipv4_ipv6(struct __sk_buff *skb, void *da
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
@@ -898,7 +897,7 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	if (!(!(be16(&udp->checksum) == 0) &&
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
@@ -922,8 +921,7 @@ static __always_inline int leave_vxlan_ipv6_ipv4_any(struct __sk_buff *skb, void
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffacULL + payload_len),
-		     &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 84), &hop_3))
 		return fr_up(skb, reason_leave_vxlan_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb, fr_unusable(&hop_3, reason_leave_vxlan_no_route));
@@ -1017,7 +1015,7 @@ static __always_inline int leave_vxlan_ipv6_ipv6(struct __sk_buff *skb, void *da
 	if (!(!(be16(&udp->checksum) == 0) &&
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_vxlan_udp_checksum);
@@ -1284,7 +1282,7 @@ leave_geneve_ipv4_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
+	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
 		return fr_up(skb, reason_leave_geneve_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
@@ -1357,7 +1355,7 @@ static __always_inline int leave_geneve_ipv4_ipv4_any(struct __sk_buff *skb, voi
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
@@ -1474,7 +1472,7 @@ static __always_inline int leave_geneve_ipv4_ipv6(struct __sk_buff *skb, void *d
 
 	/* let outer_udp = [if header == "geneve" {{header: "udp", zero_checksum: true}}, "udp... */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
@@ -1642,7 +1640,7 @@ leave_geneve_ipv6_ipv4_any_rest(struct __sk_buff *skb, void *data, __u64 geneve_
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len), &hop_1))
+	if (fr_route(skb, &fib_1, inner_new_end + (payload_len - 14), &hop_1))
 		return fr_up(skb, reason_leave_geneve_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_leave_geneve_no_route));
@@ -1720,7 +1718,7 @@ static __always_inline int leave_geneve_ipv6_ipv4_any(struct __sk_buff *skb, voi
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
@@ -1839,7 +1837,7 @@ static __always_inline int leave_geneve_ipv6_ipv6(struct __sk_buff *skb, void *d
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
 			ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_geneve_udp_checksum);
@@ -1987,8 +1985,8 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ldv32(set_local4 + 12) +
-					   ld32(r->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2013,8 +2011,8 @@ static __always_inline int enter_ipv4_any_send(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, udp_length);
@@ -2058,8 +2056,8 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ldv32(set_local4 + 12) +
-					   ld32(r->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2090,8 +2088,8 @@ static __always_inline int enter_ipv4_any_send_2(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, udp_length);
@@ -2135,8 +2133,8 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ldv32(set_local4 + 12) +
-					   ld32(r->remote + 12) + 0x480);
+					   ipv4_total_length + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote) + 0x480);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2158,8 +2156,8 @@ static __always_inline int enter_ipv4_any_send_3(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4004));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -2316,7 +2314,7 @@ static __always_inline int enter_ipv4_any_send_ipv6_3(struct __sk_buff *skb, voi
 	if (!fr_facts)
 		return fr_up(skb, reason_enter_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
-		fr_add128(ld128(r->remote)) + ipv6_payload_length + 0x1100;
+		fr_add128(ld128(r->remote)) + ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2396,13 +2394,13 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_enter_no_memory);
-	__u64 udp_pseudo = (__u64)ldv32(set_local4 + 12) + ld32(r->remote.addr + 12) + udp_length +
-		0x1100;
+	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(r->remote.addr) + udp_length +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ldv32(set_local4 + 12) +
-					   ld32(r->remote.addr + 12) + 0x1180);
+					   ipv4_total_length + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote.addr) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2425,8 +2423,8 @@ static __always_inline int enter_ipv4_any_send_4(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->length, udp_length);
@@ -2465,8 +2463,8 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ldv32(set_local4 + 12) +
-					   ld32(r->remote.addr + 12) + 0x1180);
+					   ipv4_total_length + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote.addr) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2490,8 +2488,8 @@ static __always_inline int enter_ipv4_any_send_5(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->length, udp_length);
@@ -2891,8 +2889,8 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 90) + ldv32(set_local4 + 12) +
-					   ld32(r->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 90) + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
@@ -2916,8 +2914,8 @@ static __always_inline int enter_ipv6_send_ipv4(struct __sk_buff *skb, void *dat
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, bpf_htons(payload_len + 70));
@@ -2954,8 +2952,8 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 98) + ldv32(set_local4 + 12) +
-					   ld32(r->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 98) + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -2986,8 +2984,8 @@ static __always_inline int enter_ipv6_send_ipv4_2(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, bpf_htons(payload_len + 78));
@@ -3025,8 +3023,8 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 60) + ldv32(set_local4 + 12) +
-					   ld32(r->remote + 12) + 0x2980);
+					   bpf_htons(payload_len + 60) + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote) + 0x2980);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -3048,8 +3046,8 @@ static __always_inline int enter_ipv6_send_ipv4_3(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 60));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4029));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
@@ -3183,7 +3181,7 @@ static __always_inline int enter_ipv6_send_3(struct __sk_buff *skb, void *data, 
 	if (!fr_facts)
 		return fr_up(skb, reason_enter_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add64(ldv64(set_local6)) + fr_add64(ldv64(set_local6 + 8)) +
-		fr_add128(ld128(r->remote)) + bpf_htons(payload_len + 70) + 0x1100;
+		fr_add128(ld128(r->remote)) + bpf_htons(payload_len + 70) + bpf_htons(IPPROTO_UDP);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
@@ -3255,13 +3253,13 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_enter_no_memory);
-	__u64 udp_pseudo = (__u64)ldv32(set_local4 + 12) + ld32(r->remote.addr + 12) +
-		bpf_htons(payload_len + 48) + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_setting_v4(set_local4) + fr_v4(r->remote.addr) +
+		bpf_htons(payload_len + 48) + bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + ldv32(set_local4 + 12) +
-					   ld32(r->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 68) + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote.addr) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
@@ -3283,8 +3281,8 @@ static __always_inline int enter_ipv6_send_ipv4_4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 48));
@@ -3316,8 +3314,8 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + ldv32(set_local4 + 12) +
-					   ld32(r->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 68) + fr_setting_v4(set_local4) +
+					   fr_v4(r->remote.addr) + 0x1180);
 	int direct = r->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -3340,8 +3338,8 @@ static __always_inline int enter_ipv6_send_ipv4_5(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ldv32(set_local4 + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_setting_v4(set_local4));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 48));
@@ -4345,7 +4343,7 @@ static __always_inline int leave_fou_ipv4_ipv4_any(struct __sk_buff *skb, void *
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_leave_fou_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_fou_udp_checksum);
@@ -4437,7 +4435,7 @@ static __always_inline int leave_fou_ipv4_ipv6(struct __sk_buff *skb, void *data
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_leave_fou_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_fou_udp_checksum);
@@ -4563,7 +4561,7 @@ static __always_inline int leave_fou_ipv6_ipv4_any(struct __sk_buff *skb, void *
 	if (!(!(be16(&udp->checksum) == 0) &&
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_fou_udp_checksum);
@@ -4657,7 +4655,7 @@ static __always_inline int leave_fou_ipv6_ipv6(struct __sk_buff *skb, void *data
 	if (!(!(be16(&udp->checksum) == 0) &&
 	      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) + ld32(ipv6_2->src + 8) +
 			ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) + ld32(ipv6_2->dst + 4) +
-			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+			ld32(ipv6_2->dst + 8) + ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_leave_fou_udp_checksum);

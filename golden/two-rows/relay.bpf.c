@@ -137,10 +137,10 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_flows(const struct key_flows *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_flows **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_flows, key, lease, place, (void **)row, copy_flows,
+	enum fr_found found = fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -164,10 +164,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers,
+	enum fr_found found = fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -194,10 +194,10 @@ static __always_inline __u64 copy_ids(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_ids(const struct key_ids *key,
-					      const struct fr_lease *lease, __u32 place,
+					      const struct fr_lease *lease, __u32 row_at,
 					      struct val_ids **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_ids, key, lease, place, (void **)row, copy_ids,
+	enum fr_found found = fr_find(&tbl_ids, key, lease, row_at, (void **)row, copy_ids,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -316,14 +316,15 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial ||
 		(udp_csum.old && fr_is_segmented(skb, partial, udp_checksum_at));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->outside.addr) + fr_v4(f->peer.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
 			  bpf_htons(f->peer.port));
 
@@ -332,7 +333,7 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 					 ((__u64)ld16(&ipv4->version_ihl) + ld32(&ipv4->id) +
 					  ld16(&ipv4->ttl) + old_ipv4_src + old_ipv4_dst) +
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol +
-					 ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) + 64);
+					 fr_v4(f->outside.addr) + fr_v4(f->peer.addr) + 64);
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -353,8 +354,8 @@ static __always_inline int forward_ipv4_send(struct __sk_buff *skb, void *data, 
 	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(f->outside.addr + 12));
-	st32(new_ipv4->dst, ld32(f->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->outside.addr));
+	st32(new_ipv4->dst, fr_v4(f->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(f->outside.port));
 	st16(&new_udp->dst_port, bpf_htons(f->peer.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -382,12 +383,14 @@ static __always_inline int forward_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->outside.addr)) +
-		fr_add128(ld128(f->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100;
+		fr_add128(ld128(f->peer.addr)) + bpf_htons(payload_len + 8) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
 			  bpf_htons(f->peer.port) + bpf_htons(payload_len + 8));
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
@@ -516,12 +519,12 @@ static __always_inline int forward_ipv6_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.partial = udp_csum.partial || fr_is_segmented(skb, partial, udp_checksum_at);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(f->outside.addr)) +
-		fr_add128(ld128(f->peer.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(f->peer.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
 			  bpf_htons(f->peer.port));
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
@@ -572,19 +575,19 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) +
-		bpf_htons(payload_len + 8) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(f->outside.addr) + fr_v4(f->peer.addr) +
+		bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(f->outside.port) +
 			  bpf_htons(f->peer.port) + bpf_htons(payload_len + 8));
 
 	/* ipv4.checksum */
-	__be16 ipv4_checksum =
-		fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn + bpf_htons(payload_len + 28) +
-			    ld32(f->outside.addr + 12) + ld32(f->peer.addr + 12) + 0x1180);
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   bpf_htons(payload_len + 28) + fr_v4(f->outside.addr) +
+					   fr_v4(f->peer.addr) + 0x1180);
 	int direct = f->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -603,8 +606,8 @@ static __always_inline int forward_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(f->outside.addr + 12));
-	st32(new_ipv4->dst, ld32(f->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(f->outside.addr));
+	st32(new_ipv4->dst, fr_v4(f->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(f->outside.port));
 	st16(&new_udp->dst_port, bpf_htons(f->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -750,12 +753,13 @@ static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(t->local.addr + 12) + ld32(t->remote.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(t->local.addr) + fr_v4(t->remote.addr) +
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
 			  bpf_htons(t->remote.port));
 
@@ -763,7 +767,7 @@ static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, 
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(t->local.addr + 12) + ld32(t->remote.addr + 12) + 64);
+					 fr_v4(t->local.addr) + fr_v4(t->remote.addr) + 64);
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -783,8 +787,8 @@ static __always_inline int tunnels_ipv4_send(struct __sk_buff *skb, void *data, 
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(t->local.addr + 12));
-	st32(new_ipv4->dst, ld32(t->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(t->local.addr));
+	st32(new_ipv4->dst, fr_v4(t->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(t->local.port));
 	st16(&new_udp->dst_port, bpf_htons(t->remote.port));
 	st16(&new_udp->checksum, fr_csum_field(&udp_csum));
@@ -815,12 +819,14 @@ static __always_inline int tunnels_ipv4_send_ipv6(struct __sk_buff *skb, void *d
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(t->local.addr)) +
-		fr_add128(ld128(t->remote.addr)) + bpf_htons(payload_len + 10) + 0x1100;
+		fr_add128(ld128(t->remote.addr)) + bpf_htons(payload_len + 10) +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
 			  bpf_htons(t->remote.port) + bpf_htons(payload_len + 10));
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
@@ -921,11 +927,11 @@ static __always_inline int tunnels_ipv6_send(struct __sk_buff *skb, void *data, 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, ld32(&udp->src_port));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(t->local.addr)) +
-		fr_add128(ld128(t->remote.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(t->remote.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
 			  bpf_htons(t->remote.port));
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
@@ -979,19 +985,19 @@ static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
-	__u64 udp_new_pseudo = (__u64)ld32(t->local.addr + 12) + ld32(t->remote.addr + 12) +
-		bpf_htons(payload_len + 10) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(t->local.addr) + fr_v4(t->remote.addr) +
+		bpf_htons(payload_len + 10) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(t->local.port) +
 			  bpf_htons(t->remote.port) + bpf_htons(payload_len + 10));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 30) + ld32(t->local.addr + 12) +
-					   ld32(t->remote.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 30) + fr_v4(t->local.addr) +
+					   fr_v4(t->remote.addr) + 0x1180);
 	int direct = t->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -1011,8 +1017,8 @@ static __always_inline int tunnels_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 30));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(t->local.addr + 12));
-	st32(new_ipv4->dst, ld32(t->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(t->local.addr));
+	st32(new_ipv4->dst, fr_v4(t->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(t->local.port));
 	st16(&new_udp->dst_port, bpf_htons(t->remote.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 10));

@@ -89,10 +89,10 @@ static __always_inline __u64 copy_tenants(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_tenants(const struct key_tenants *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_tenants **row)
 {
-	return fr_find(&tbl_tenants, key, lease, place, (void **)row, copy_tenants, FR_CHANGES,
+	return fr_find(&tbl_tenants, key, lease, row_at, (void **)row, copy_tenants, FR_CHANGES,
 		       NULL);
 }
 
@@ -217,7 +217,7 @@ static __always_inline int forward_vlan_in_the_metadata_ipv4_send(struct __sk_bu
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(t->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, t->hop.addr + 12);
+	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, fr_v4_in(t->hop.addr));
 }
 
 static __always_inline int forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
@@ -417,7 +417,7 @@ static __always_inline int forward_vlan_ipv4_send(struct __sk_buff *skb, void *d
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(t->hop.hop.ifindex, 0);
-	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, t->hop.addr + 12);
+	return fr_redirect_neigh(t->hop.hop.ifindex, AF_INET, fr_v4_in(t->hop.addr));
 }
 
 static __always_inline int forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,

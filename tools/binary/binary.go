@@ -5,6 +5,7 @@ import (
 	"context"
 	"debug/elf"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -70,6 +71,30 @@ func static(binary string) error {
 	}
 	return nil
 }
+
+// Own returns the files of this module's own licenses by name, with slashes: the binaries contain the templates, whose
+// licenses are in a folder of their own.
+func Own(root string) (map[string][]byte, error) {
+	tree, files := os.DirFS(root), map[string][]byte{}
+	names, err := fs.Glob(tree, OwnFolder+"/*")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range append(names, "LICENSE") {
+		if files[name], err = fs.ReadFile(tree, name); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range []string{OwnFolder + "/BSD-2-Clause.txt", OwnFolder + "/GPL-2.0-only.txt"} {
+		if files[name] == nil {
+			return nil, fmt.Errorf("%s is not in %s: it has to be part of a release", name, root)
+		}
+	}
+	return files, nil
+}
+
+// OwnFolder is the folder of the licenses of what is compiled for the kernel.
+const OwnFolder = "LICENSES"
 
 var licensePattern = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([.-].*)?$`)
 

@@ -125,8 +125,13 @@ func TestImage(t *testing.T) {
 			t.Errorf("%s: user %d, %v", name, h.Uid, h.PAXRecords)
 		}
 	}
-	if len(headers) != 6 || !bytes.Contains(content["THIRD_PARTY_LICENSES"], []byte("github.com/pion/turn/v5")) {
+	if len(headers) != 10 || !bytes.Contains(content["THIRD_PARTY_LICENSES"], []byte("github.com/pion/turn/v5")) {
 		t.Errorf("the image has %d files", len(headers))
+	}
+	for _, name := range []string{"LICENSE", "LICENSES/BSD-2-Clause.txt", "LICENSES/GPL-2.0-only.txt"} {
+		if want, err := os.ReadFile("../../" + name); err != nil || !bytes.Equal(content[name], want) {
+			t.Errorf("%s isn't in the image as it is in the tree: %v", name, err)
+		}
 	}
 }
 
@@ -153,7 +158,7 @@ func TestDockerfile(t *testing.T) {
 	}
 	for _, want := range []string{
 		"setcap cap_net_admin,cap_perfmon,cap_bpf+ep ", "\nFROM scratch\n", "\nUSER 65532:65532\n", "CGO_ENABLED=0",
-		"\nENTRYPOINT [\"/server\"]\n", "/run/fastrelay", "/LICENSE",
+		"\nENTRYPOINT [\"/server\"]\n", "/run/fastrelay", "/LICENSE ", "/LICENSES ",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the Dockerfile has no %q", want)

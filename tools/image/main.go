@@ -10,10 +10,12 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/tools/binary"
 )
@@ -58,7 +60,7 @@ func (im image) write(ctx context.Context, root, out string) error {
 			return err
 		}
 	}
-	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
+	licenses, err := binary.Own(root)
 	if err != nil {
 		return err
 	}
@@ -72,14 +74,17 @@ func (im image) write(ctx context.Context, root, out string) error {
 			return err
 		}
 	}
-	layer, err := layer([]entry{
-		{name: "LICENSE", mode: 0o644, content: license},
+	entries := []entry{{name: binary.OwnFolder + "/", mode: 0o755}}
+	for _, name := range slices.Sorted(maps.Keys(licenses)) {
+		entries = append(entries, entry{name: name, mode: 0o644, content: licenses[name]})
+	}
+	layer, err := layer(append(entries, []entry{
 		{name: "THIRD_PARTY_LICENSES", mode: 0o644, content: others},
 		{name: "fastrelay-gen", mode: 0o755, content: content["fastrelay-gen"]},
 		{name: im.name(), mode: 0o755, content: content[im.name()], privileged: true},
 		{name: "run/", mode: 0o755},
 		{name: "run/fastrelay/", mode: 0o755, owner: user},
-	})
+	}...))
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -28,9 +29,8 @@ var targets = []binary.Target{
 }
 
 const (
-	sumsName    = "SHA256SUMS"
-	othersName  = "THIRD_PARTY_LICENSES"
-	licenseName = "LICENSE"
+	sumsName   = "SHA256SUMS"
+	othersName = "THIRD_PARTY_LICENSES"
 )
 
 func main() {
@@ -55,7 +55,11 @@ func release(ctx context.Context, root, version, out string, targets []binary.Ta
 	if err != nil {
 		return err
 	}
-	if err := empty(out); err != nil {
+	files, err := binary.Own(root)
+	if err != nil {
+		return err
+	}
+	if err := empty(out, slices.Collect(maps.Keys(files))); err != nil {
 		return err
 	}
 	var names []string
@@ -69,15 +73,13 @@ func release(ctx context.Context, root, version, out string, targets []binary.Ta
 		}
 		names = append(names, name)
 	}
-	license, err := os.ReadFile(filepath.Join(root, licenseName))
-	if err != nil {
+	if files[othersName], err = binary.Licenses(ctx, root, targets, binary.Command); err != nil {
 		return err
 	}
-	others, err := binary.Licenses(ctx, root, targets, binary.Command)
-	if err != nil {
+	if err := os.Mkdir(filepath.Join(out, binary.OwnFolder), 0o755); err != nil {
 		return err
 	}
-	for name, text := range map[string][]byte{licenseName: license, othersName: others} {
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
 			return err
 		}
@@ -86,23 +88,25 @@ func release(ctx context.Context, root, version, out string, targets []binary.Ta
 	return sums(out, names)
 }
 
-// empty makes the folder, or removes an earlier release from it. Anything else in it is an error.
-func empty(dir string) error {
-	entries, err := os.ReadDir(dir)
+// empty makes the folder, or removes an earlier release from it, with these licenses. Anything else in it is an error.
+func empty(dir string, licenses []string) error {
+	known := append([]string{".", sumsName, othersName, binary.OwnFolder}, licenses...)
+	var found []string // a folder in front of what is in it
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err == nil && !strings.HasPrefix(name, "fastrelay-gen_v") && !slices.Contains(known, name) {
+			return fmt.Errorf("%s holds %s, which is not part of a release: choose another folder", dir, name)
+		}
+		found = append(found, name)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return os.MkdirAll(dir, 0o755)
 	}
 	if err != nil {
 		return err
 	}
-	known := []string{sumsName, othersName, licenseName}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "fastrelay-gen_v") && !slices.Contains(known, e.Name()) {
-			return fmt.Errorf("%s holds %s, which is not part of a release: choose another folder", dir, e.Name())
-		}
-	}
-	for _, e := range entries {
-		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+	for _, name := range slices.Backward(found[1:]) {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,7 @@ func TestReproducible(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, dir := range []string{"cmd", "gen", "internal", "runtime", "sim", "spec", "templates"} {
+	for _, dir := range []string{"cmd", "gen", "internal", "runtime", "sim", "spec", "templates", "LICENSES"} {
 		if err := os.CopyFS(filepath.Join(other, dir), os.DirFS(filepath.Join(tree, dir))); err != nil {
 			t.Fatal(err)
 		}
@@ -48,8 +49,20 @@ func TestReproducible(t *testing.T) {
 		if len(sums) > 1 {
 			continue
 		}
-		if n := strings.Count(string(text), "\n"); n != 3 {
+		if n := strings.Count(string(text), "\n"); n != 6 {
 			t.Errorf("%d files have checksums:\n%s", n, text)
+		}
+		for _, name := range []string{"LICENSE", "LICENSES/BSD-2-Clause.txt", "LICENSES/GPL-2.0-only.txt"} {
+			want, err := os.ReadFile(filepath.Join(tree, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(filepath.Join(out, name)); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s isn't in the release as it is in the tree: %v", name, err)
+			}
+		}
+		if err := release(t.Context(), root, "v0.9.0", out, this); err != nil {
+			t.Errorf("a release instead of an earlier one: %v", err)
 		}
 		built := filepath.Join(out, "fastrelay-gen_v0.9.0_"+runtime.GOOS+"_"+runtime.GOARCH)
 		version, err := exec.CommandContext(t.Context(), built, "version").CombinedOutput()
@@ -69,15 +82,21 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%q: %v", version, err)
 		}
 	}
-	dir := t.TempDir()
-	precious := filepath.Join(dir, "precious")
-	if err := os.WriteFile(precious, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := release(t.Context(), ".", "v0.1.0", dir, nil); err == nil || !strings.Contains(err.Error(), "precious") {
-		t.Errorf("a folder with something else: %v", err)
-	}
-	if _, err := os.Stat(precious); err != nil {
-		t.Error(err)
+	for _, name := range []string{"precious", "LICENSES/precious"} {
+		dir := t.TempDir()
+		precious := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(precious), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(precious, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		err := release(t.Context(), "../..", "v0.1.0", dir, nil)
+		if err == nil || !strings.Contains(err.Error(), "holds "+name) {
+			t.Errorf("a folder with something else: %v", err)
+		}
+		if _, err := os.Stat(precious); err != nil {
+			t.Error(err)
+		}
 	}
 }

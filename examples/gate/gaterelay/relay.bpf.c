@@ -235,10 +235,10 @@ static __always_inline __u64 copy_known(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_known(const struct key_known *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_known **row)
 {
-	return fr_find(&tbl_known, key, lease, place, (void **)row, copy_known, FR_CHANGES, NULL);
+	return fr_find(&tbl_known, key, lease, row_at, (void **)row, copy_known, FR_CHANGES, NULL);
 }
 
 struct {
@@ -257,10 +257,10 @@ static __always_inline __u64 copy_seen(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_seen(const struct key_seen *key,
-					       const struct fr_lease *lease, __u32 place,
+					       const struct fr_lease *lease, __u32 row_at,
 					       struct val_seen **row)
 {
-	return fr_find(&tbl_seen, key, lease, place, (void **)row, copy_seen, FR_CHANGES,
+	return fr_find(&tbl_seen, key, lease, row_at, (void **)row, copy_seen, FR_CHANGES,
 		       fr_learned_in(0));
 }
 
@@ -280,10 +280,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES,
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES,
 		       fr_learned_in(2));
 }
 
@@ -303,10 +303,10 @@ static __always_inline __u64 copy_attempts(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_attempts(const struct key_attempts *key,
-						   const struct fr_lease *lease, __u32 place,
+						   const struct fr_lease *lease, __u32 row_at,
 						   struct val_attempts **row)
 {
-	return fr_find(&tbl_attempts, key, lease, place, (void **)row, copy_attempts, FR_CHANGES,
+	return fr_find(&tbl_attempts, key, lease, row_at, (void **)row, copy_attempts, FR_CHANGES,
 		       fr_learned_in(1));
 }
 
@@ -327,10 +327,10 @@ static __always_inline __u64 copy_sources(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_sources(const struct key_sources *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_sources **row)
 {
-	return fr_find(&tbl_sources, key, lease, place, (void **)row, copy_sources, FR_CHANGES,
+	return fr_find(&tbl_sources, key, lease, row_at, (void **)row, copy_sources, FR_CHANGES,
 		       NULL);
 }
 
@@ -366,10 +366,11 @@ static __always_inline __u64 copy_totals(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_totals(const struct key_totals *key,
-						 const struct fr_lease *lease, __u32 place,
+						 const struct fr_lease *lease, __u32 row_at,
 						 struct val_totals **row)
 {
-	return fr_find(&tbl_totals, key, lease, place, (void **)row, copy_totals, FR_CHANGES, NULL);
+	return fr_find(&tbl_totals, key, lease, row_at, (void **)row, copy_totals, FR_CHANGES,
+		       NULL);
 }
 
 /*

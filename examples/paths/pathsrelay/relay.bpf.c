@@ -123,10 +123,10 @@ static __always_inline __u64 copy_flows(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_flows(const struct key_flows *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_flows **row)
 {
-	return fr_find(&tbl_flows, key, lease, place, (void **)row, copy_flows, FR_CHANGES, NULL);
+	return fr_find(&tbl_flows, key, lease, row_at, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
 /*
@@ -209,7 +209,7 @@ static __always_inline int forward_ipv4_udp_send(struct __sk_buff *skb, void *da
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
 }
 
 static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -245,7 +245,7 @@ static __always_inline int forward_ipv4_udp_send_2(struct __sk_buff *skb, void *
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
 }
 
 static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -284,7 +284,7 @@ static __always_inline int forward_ipv4_udp_send_3(struct __sk_buff *skb, void *
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
 }
 
 static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -320,7 +320,7 @@ static __always_inline int forward_ipv4_udp_send_4(struct __sk_buff *skb, void *
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
 }
 
 static __always_inline int forward_ipv4_udp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -490,7 +490,7 @@ static __always_inline int forward_ipv4_tcp_send(struct __sk_buff *skb, void *da
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
 }
 
 static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -526,7 +526,7 @@ static __always_inline int forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
 }
 
 static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -565,7 +565,7 @@ static __always_inline int forward_ipv4_tcp_send_3(struct __sk_buff *skb, void *
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->fast.hop.ifindex, 0);
-	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, fr_v4_in(r->fast.addr));
 }
 
 static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *data, __u64 ip_end,
@@ -601,7 +601,7 @@ static __always_inline int forward_ipv4_tcp_send_4(struct __sk_buff *skb, void *
 	fr_count(reason_forward_sent, len);
 	if (direct)
 		return bpf_redirect(r->slow.hop.ifindex, 0);
-	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, fr_v4_in(r->slow.addr));
 }
 
 static __always_inline int forward_ipv4_tcp_rest(struct __sk_buff *skb, void *data, __u64 ip_end,

@@ -214,10 +214,10 @@ static __always_inline __u64 copy_connections(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_connections(const struct key_connections *key,
-						      const struct fr_lease *lease, __u32 place,
+						      const struct fr_lease *lease, __u32 row_at,
 						      struct val_connections **row)
 {
-	return fr_find(&tbl_connections, key, lease, place, (void **)row, copy_connections,
+	return fr_find(&tbl_connections, key, lease, row_at, (void **)row, copy_connections,
 		       FR_CHANGES, NULL);
 }
 
@@ -237,10 +237,10 @@ static __always_inline __u64 copy_dropped(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_dropped(const struct key_dropped *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_dropped **row)
 {
-	return fr_find(&tbl_dropped, key, lease, place, (void **)row, copy_dropped, FR_CHANGES,
+	return fr_find(&tbl_dropped, key, lease, row_at, (void **)row, copy_dropped, FR_CHANGES,
 		       NULL);
 }
 
@@ -427,7 +427,7 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
 	odd_sum <<= 8 * ((((short_pn_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -443,8 +443,8 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 51 > (void *)(long)skb->data_end))
@@ -462,8 +462,8 @@ static __always_inline int streams_write1(struct streams_same1 *same, struct __s
 	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
@@ -704,7 +704,8 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -735,7 +736,7 @@ streams_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1297,7 +1298,7 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1323,7 +1324,7 @@ streams_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64 short_pn_
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1651,7 +1652,7 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 	/* udp.checksum */
 	__u64 odd_sum = fr_add64(bpf_cpu_to_be64(fr_varint_word(id, stream_id_size)));
 	odd_sum <<= 8 * ((((ack_ce_end + 1) - 34) & 1) != 0);
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1667,8 +1668,8 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	if (fr_blank(skb, short_pn_end, ack_ce_end - short_pn_end))
 		return 1;
@@ -1689,8 +1690,8 @@ streams_after_ack_write1(struct streams_after_ack_same1 *same, struct __sk_buff 
 	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
@@ -1942,7 +1943,8 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_after_ack_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1975,7 +1977,7 @@ streams_after_ack_fan1(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2676,7 +2678,7 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_streams_after_ack_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2704,7 +2706,7 @@ streams_after_ack_fan2(struct __sk_buff *skb, __u64 ip_end, __u64 udp_end, __u64
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -3161,7 +3163,7 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -3176,8 +3178,8 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 51 > (void *)(long)skb->data_end))
@@ -3192,8 +3194,8 @@ static __always_inline int datagrams_write1(struct datagrams_same1 *same, struct
 	     bpf_htons(0x4500ULL | ((be8(&saved_ipv4->dscp_ecn) >> 2) << 2)));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	fr_put_uint(fr_pin(data + fr_bound(47 + short_pn_size, 0x3f)), (void *)(long)skb->data_end,
@@ -3338,7 +3340,8 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_datagrams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -3365,7 +3368,7 @@ static __always_inline int datagrams_fan1(struct __sk_buff *skb, __u64 ip_end, _
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -3739,7 +3742,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_datagrams_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -3762,7 +3765,7 @@ static __always_inline int datagrams_fan2(struct __sk_buff *skb, __u64 ip_end, _
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

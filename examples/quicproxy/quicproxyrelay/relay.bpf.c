@@ -132,10 +132,10 @@ static __always_inline __u64 copy_by_id(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_id(const struct key_by_id *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_by_id **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_id, key, lease, place, (void **)row, copy_by_id,
+	enum fr_found found = fr_find(&tbl_by_id, key, lease, row_at, (void **)row, copy_by_id,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -206,14 +206,15 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
@@ -223,7 +224,7 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+					 fr_v4(r->from.addr) + fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -244,8 +245,8 @@ static __always_inline int swap_ipv4_short20_rule_send(struct __sk_buff *skb, vo
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st64(&new_short20->a, bpf_cpu_to_be64(r->m_new_a));
@@ -279,13 +280,14 @@ static __always_inline int swap_ipv4_short20_rule_send_ipv6(struct __sk_buff *sk
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -391,14 +393,15 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  fr_odd64(ld64(&short16->a)) +
 					  fr_odd64(ld64(&short16->b)));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
@@ -407,7 +410,7 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+					 fr_v4(r->from.addr) + fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -428,8 +431,8 @@ static __always_inline int swap_ipv4_short16_rule_send(struct __sk_buff *skb, vo
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st64(&new_short16->a, bpf_cpu_to_be64(r->m_new_a));
@@ -462,13 +465,14 @@ static __always_inline int swap_ipv4_short16_rule_send_ipv6(struct __sk_buff *sk
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_odd64(ld64(&short16->a)) +
 					  fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -575,14 +579,15 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 29) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -594,8 +599,8 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 49) +
-					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					 ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -615,8 +620,8 @@ static __always_inline int swap_ipv4_short8_send(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 29));
@@ -652,13 +657,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6(struct __sk_buff *skb, voi
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -728,14 +734,15 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 25) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -746,8 +753,8 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 45) +
-					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					 ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -767,8 +774,8 @@ static __always_inline int swap_ipv4_short8_send_2(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 25));
@@ -803,13 +810,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6_2(struct __sk_buff *skb, v
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -874,13 +882,14 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  fr_odd64(ld64(&short8->a)));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
@@ -888,7 +897,7 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 	__be16 ip_checksum = fr_checksum(fr_sum_of(ld16(&ipv4->checksum)) -
 					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol +
-					 ld32(r->from.addr + 12) + ld32(r->to.addr + 12) + 64);
+					 fr_v4(r->from.addr) + fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
@@ -909,8 +918,8 @@ static __always_inline int swap_ipv4_short8_rule_send(struct __sk_buff *skb, voi
 
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st64(&new_short8->a, bpf_cpu_to_be64(r->m_new_a));
@@ -942,12 +951,13 @@ static __always_inline int swap_ipv4_short8_rule_send_ipv6(struct __sk_buff *skb
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_odd64(ld64(&short8->a)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -1034,14 +1044,15 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 13) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
@@ -1051,8 +1062,8 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 33) +
-					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					 ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1072,8 +1083,8 @@ static __always_inline int swap_ipv4_short8_send_3(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
@@ -1108,13 +1119,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6_3(struct __sk_buff *skb, v
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
@@ -1172,14 +1184,15 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 9) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 
@@ -1188,8 +1201,8 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 29) +
-					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					 ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1209,8 +1222,8 @@ static __always_inline int swap_ipv4_short8_send_4(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 9));
@@ -1243,13 +1256,14 @@ static __always_inline int swap_ipv4_short8_send_ipv6_4(struct __sk_buff *skb, v
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -1408,14 +1422,15 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&short4->long_flags) +
 					  ld8((void *)&short4->a + 3));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -1425,8 +1440,8 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					 ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1446,8 +1461,8 @@ static __always_inline int swap_ipv4_short4_send(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -1481,13 +1496,14 @@ static __always_inline int swap_ipv4_short4_send_ipv6(struct __sk_buff *skb, voi
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&short4->long_flags) +
 					  ld8((void *)&short4->a + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -1590,13 +1606,14 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	__be16 old_udp_length = ld16(&udp->length);
 	__be32 old_ipv4_src = ld32(ipv4->src);
 	__be32 old_ipv4_dst = ld32(ipv4->dst);
-	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&short0->long_flags));
 	udp_csum.optional = 1;
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -1606,8 +1623,8 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 					 ((__u64)ld32(&ipv4->total_length) +
 					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
 					  old_ipv4_dst) + (__u64)bpf_htons(payload_len + 37) +
-					 ipv4_ttl_protocol + ld32(r->from.addr + 12) +
-					 ld32(r->to.addr + 12) + 64);
+					 ipv4_ttl_protocol + fr_v4(r->from.addr) +
+					 fr_v4(r->to.addr) + 64);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len,
@@ -1627,8 +1644,8 @@ static __always_inline int swap_ipv4_send(struct __sk_buff *skb, void *data, __u
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -1662,12 +1679,13 @@ static __always_inline int swap_ipv4_send_ipv6(struct __sk_buff *skb, void *data
 
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&short0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -1965,13 +1983,13 @@ static __always_inline int swap_ipv6_short20_rule_send(struct __sk_buff *skb, vo
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)) +
@@ -2039,13 +2057,13 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum =
 		fr_csum(partial, udp_checksum_at, ld16(&udp->checksum), udp_old_pseudo,
 			(__u64)ld32(&udp->src_port) + old_udp_length + fr_odd64(ld64(&short20->a)) +
 			fr_odd64(ld64(&short20->b)) + ((__u64)ld32(&short20->c) << 8));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 29) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -2054,8 +2072,8 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 49) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 49) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -2075,8 +2093,8 @@ static __always_inline int swap_ipv6_short20_rule_send_ipv4(struct __sk_buff *sk
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 29));
@@ -2155,13 +2173,13 @@ static __always_inline int swap_ipv6_short16_rule_send(struct __sk_buff *skb, vo
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  fr_odd64(ld64(&short16->a)) +
 					  fr_odd64(ld64(&short16->b)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_b)));
@@ -2227,13 +2245,13 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_odd64(ld64(&short16->a)) +
 					  fr_odd64(ld64(&short16->b)));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 25) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -2241,8 +2259,8 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 45) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 45) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -2262,8 +2280,8 @@ static __always_inline int swap_ipv6_short16_rule_send_ipv4(struct __sk_buff *sk
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 25));
@@ -2344,13 +2362,13 @@ static __always_inline int swap_ipv6_short8_send(struct __sk_buff *skb, void *da
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -2420,13 +2438,13 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 29) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 29) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 29) + short20_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -2435,8 +2453,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 49) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 49) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -2457,8 +2475,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4(struct __sk_buff *skb, voi
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 49));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 29));
@@ -2497,13 +2515,13 @@ static __always_inline int swap_ipv6_short8_send_2(struct __sk_buff *skb, void *
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -2571,13 +2589,13 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 25) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 25) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 25) + short16_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)) +
@@ -2585,8 +2603,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 45) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 45) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -2607,8 +2625,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4_2(struct __sk_buff *skb, v
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 45));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 25));
@@ -2643,12 +2661,12 @@ static __always_inline int swap_ipv6_short8_rule_send(struct __sk_buff *skb, voi
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  fr_odd64(ld64(&short8->a)));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + old_udp_length + 0x1100;
+		fr_add128(ld128(r->to.addr)) + old_udp_length + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -2704,20 +2722,20 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_odd64(ld64(&short8->a)));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4, &data);
@@ -2737,8 +2755,8 @@ static __always_inline int swap_ipv6_short8_rule_send_ipv4(struct __sk_buff *skb
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -2808,13 +2826,13 @@ static __always_inline int swap_ipv6_short8_send_3(struct __sk_buff *skb, void *
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
@@ -2873,21 +2891,21 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 13) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 13) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 13) + short4_long_flags +
 			  ((__u64)short4_a << 8));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 33) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 33) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -2908,8 +2926,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4_3(struct __sk_buff *skb, v
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 33));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 13));
@@ -2946,13 +2964,13 @@ static __always_inline int swap_ipv6_short8_send_4(struct __sk_buff *skb, void *
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
@@ -3008,20 +3026,20 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + fr_add64(ld64(&short8->long_flags)) +
 					  ld8((void *)&short8->a + 7));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 9) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 9) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 9) + short0_long_flags);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 29) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 29) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -3042,8 +3060,8 @@ static __always_inline int swap_ipv6_short8_send_ipv4_4(struct __sk_buff *skb, v
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 29));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 9));
@@ -3182,13 +3200,13 @@ static __always_inline int swap_ipv6_short4_send(struct __sk_buff *skb, void *da
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&short4->long_flags) +
 					  ld8((void *)&short4->a + 3));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -3246,21 +3264,21 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&short4->long_flags) +
 					  ld8((void *)&short4->a + 3));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -3281,8 +3299,8 @@ static __always_inline int swap_ipv6_short4_send_ipv4(struct __sk_buff *skb, voi
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));
@@ -3349,12 +3367,12 @@ static __always_inline int swap_ipv6_send(struct __sk_buff *skb, void *data, __u
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&short0->long_flags));
 	__u64 udp_new_pseudo = (__u64)fr_add128(ld128(r->from.addr)) +
-		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + 0x1100;
+		fr_add128(ld128(r->to.addr)) + bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
@@ -3412,20 +3430,20 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	/* udp.checksum */
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld8(&short0->long_flags));
-	__u64 udp_new_pseudo = (__u64)ld32(r->from.addr + 12) + ld32(r->to.addr + 12) +
-		bpf_htons(payload_len + 17) + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->from.addr) + fr_v4(r->to.addr) +
+		bpf_htons(payload_len + 17) + bpf_htons(IPPROTO_UDP);
 	fr_csum_set_not_0(&udp_csum, udp_new_pseudo, (__u64)bpf_htons(r->from.port) +
 			  bpf_htons(r->to.port) + bpf_htons(payload_len + 17) + short8_long_flags +
 			  fr_odd64(bpf_cpu_to_be64(r->m_new_a)));
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 37) + ld32(r->from.addr + 12) +
-					   ld32(r->to.addr + 12) + 0x1180);
+					   bpf_htons(payload_len + 37) + fr_v4(r->from.addr) +
+					   fr_v4(r->to.addr) + 0x1180);
 	int direct = r->hop_to.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, FR_TO_IPV4 |
@@ -3446,8 +3464,8 @@ static __always_inline int swap_ipv6_send_ipv4(struct __sk_buff *skb, void *data
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 37));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(r->from.addr + 12));
-	st32(new_ipv4->dst, ld32(r->to.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->from.addr));
+	st32(new_ipv4->dst, fr_v4(r->to.addr));
 	st16(&new_udp->src_port, bpf_htons(r->from.port));
 	st16(&new_udp->dst_port, bpf_htons(r->to.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 17));

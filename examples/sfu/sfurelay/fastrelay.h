@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Copyright 2026 The fastrelay-gen authors */
 /*
  * fastrelay.h: what every generated relay is made of. Nothing else is included: the types and
  * numbers of the kernel's user interface (include/uapi/linux/bpf.h) that a relay uses stand here,
@@ -106,6 +107,9 @@ enum {
 	ETH_HLEN = 14,
 	ETH_P_IP = 0x0800,
 	ETH_P_IPV6 = 0x86DD,
+	IPPROTO_TCP = 6,
+	IPPROTO_UDP = 17,
+	IPPROTO_ICMPV6 = 58,
 };
 
 struct __sk_buff {
@@ -320,15 +324,15 @@ static __always_inline void *fr_pin(void *p)
 }
 
 /*
- * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: after
+ * An offset of at most 4095 in the packet, of which the verifier is to forget what it knows: after
  * each field that may be missing it would follow two ways through all of the rest. A frame is
  * shorter than a megabyte, so that nothing is added.
  */
-static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
+static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 off)
 {
-	place += skb->len >> 20;
-	barrier_var(place);
-	return place & 0xFFF;
+	off += skb->len >> 20;
+	barrier_var(off);
+	return off & 0xFFF;
 }
 
 /*
@@ -366,29 +370,29 @@ static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
 }
 
 /* A 16-byte address; at is the offset of dst from an address that is a multiple of 8. */
-static __always_inline void fr_put_v6(void *dst, const void *addr, __u32 at)
+static __always_inline void fr_put_v6(void *dst, const void *src, __u32 at)
 {
 	switch (at & 7) {
 	case 0:
-		st64(dst, ld64(addr));
-		st64(dst + 8, ld64(addr + 8));
+		st64(dst, ld64(src));
+		st64(dst + 8, ld64(src + 8));
 		break;
 	case 4:
-		st32(dst, ld32(addr));
-		st64(dst + 4, ld64(addr + 4));
-		st32(dst + 12, ld32(addr + 12));
+		st32(dst, ld32(src));
+		st64(dst + 4, ld64(src + 4));
+		st32(dst + 12, ld32(src + 12));
 		break;
 	case 2:
-		st16(dst, ld16(addr));
-		st32(dst + 2, ld32(addr + 2));
-		st64(dst + 6, ld64(addr + 6));
-		st16(dst + 14, ld16(addr + 14));
+		st16(dst, ld16(src));
+		st32(dst + 2, ld32(src + 2));
+		st64(dst + 6, ld64(src + 6));
+		st16(dst + 14, ld16(src + 14));
 		break;
 	default:
-		st16(dst, ld16(addr));
-		st64(dst + 2, ld64(addr + 2));
-		st32(dst + 10, ld32(addr + 10));
-		st16(dst + 14, ld16(addr + 14));
+		st16(dst, ld16(src));
+		st64(dst + 2, ld64(src + 2));
+		st32(dst + 10, ld32(src + 10));
+		st16(dst + 14, ld16(src + 14));
 	}
 }
 
@@ -406,6 +410,14 @@ static __always_inline void fr_put_endpoint_v6(struct fr_endpoint *dst, const vo
 	fr_put_v6(dst->addr, addr, at);
 	dst->port = port;
 }
+
+/*
+ * Where the IPv4 address of ::ffff:a.b.c.d is, what it is (as on the wire), and the same of a
+ * setting. Macros: clang makes more of an address that it sees whole than of an argument.
+ */
+#define fr_v4_in(mapped) ((mapped) + 12)
+#define fr_v4(mapped) ld32(fr_v4_in(mapped))
+#define fr_setting_v4(mapped) ldv32(fr_v4_in(mapped))
 
 /* A 16-byte address is an IPv4 one. */
 static __always_inline int fr_is_v4(const void *addr)
@@ -432,7 +444,7 @@ static __always_inline int fr_unicast_v4(__u32 addr)
 
 static __always_inline int fr_multicast(const void *addr)
 {
-	return ld8(addr) == 0xFF || (fr_is_v4(addr) && fr_multicast_v4(ld32(addr + 12)));
+	return ld8(addr) == 0xFF || (fr_is_v4(addr) && fr_multicast_v4(fr_v4(addr)));
 }
 
 /* The same for a 16-byte address: not ::, ::1 or a group's. */
@@ -441,7 +453,7 @@ static __always_inline int fr_unicast(const void *addr)
 	if (likely(ld64(addr)))
 		return ld8(addr) != 0xFF;
 	if (fr_is_v4(addr))
-		return fr_unicast_v4(ld32(addr + 12));
+		return fr_unicast_v4(fr_v4(addr));
 	return (ld64(addr + 8) & ~(1ULL << 56)) != 0;
 }
 
@@ -527,7 +539,7 @@ enum fr_found {
 };
 
 /*
- * In place of a place in fr_rows: the row is copied to where the caller says, on its stack. A
+ * Instead of an offset in fr_rows: the row is copied to where the caller says, on its stack. A
  * program that another one may interrupt on the same processor has to.
  */
 #define FR_ON_STACK (~0U)
@@ -603,11 +615,11 @@ static __always_inline __u64 fr_count_of(const void *changes, const void *learne
 }
 
 /*
- * Finds a row and copies it to a place in fr_rows, or to the caller's stack; learned counts what
- * programs write to the table, or is NULL.
+ * Finds a row and copies it to fr_rows, row_at bytes from its start, or to the caller's stack;
+ * learned counts what programs write to the table, or is NULL.
  */
 static __always_inline enum fr_found fr_find(void *map, const void *key,
-					     const struct fr_lease *lease, __u32 place, void **row,
+					     const struct fr_lease *lease, __u32 row_at, void **row,
 					     __u64 (*copy)(void *, const void *),
 					     enum fr_changes word, const void *learned)
 {
@@ -625,11 +637,11 @@ static __always_inline enum fr_found fr_find(void *map, const void *key,
 
 		if (!found)
 			return FR_MISSING;
-		if (place != FR_ON_STACK) { /* a constant */
+		if (row_at != FR_ON_STACK) { /* a constant */
 			rows = bpf_map_lookup_elem(&fr_rows, &zero);
 			if (!rows)
 				return FR_MISSING;
-			*row = rows + place;
+			*row = rows + row_at;
 		}
 		FR_INJECT_DELAY();
 		after = fr_count_of(changes, learned, fr_after(copy(*row, found)));
@@ -1362,10 +1374,10 @@ static __always_inline long fr_blank(struct __sk_buff *skb, __u32 off, __u32 len
  * A device may have summed up the whole packet after the link-layer header (CHECKSUM_COMPLETE).
  * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
  * place makes it stale: what will be written is taken out of the sum before, and put in again
- * after, by places of at most 64 bytes.
+ * after, at most 64 bytes at once.
  */
 
-/* The sum of bytes from off on, as it counts in the packet's. */
+/* A sum of bytes from off on, as it counts in the packet's. */
 static __always_inline __u32 fr_counted(__u32 off, __u32 sum)
 {
 	__u16 folded = fr_fold(sum);
@@ -1373,20 +1385,20 @@ static __always_inline __u32 fr_counted(__u32 off, __u32 sum)
 	return off & 1 ? __builtin_bswap16(folded) : folded;
 }
 
-static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 len)
+static __always_inline __u32 fr_counted_at(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	return fr_counted(off, fr_sum64(skb, off, len));
 }
 
 __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
 {
-	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
+	return fr_fold(FR_ZERO + csum - fr_counted_at(skb, off, len));
 }
 
 static __always_inline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off,
 					      __u32 len)
 {
-	return fr_fold((__u64)csum + fr_place(skb, off, len));
+	return fr_fold((__u64)csum + fr_counted_at(skb, off, len));
 }
 
 /*
@@ -1398,14 +1410,14 @@ static __always_inline __s64 fr_complete_shifted(__u32 csum)
 	return __builtin_bswap16(fr_fold(csum));
 }
 
-/* The last place; then the sum is the packet's again. */
+/* The last bytes; then the sum is the packet's again. */
 static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
 {
 	csum = fr_complete_with(skb, csum, off, len);
 	bpf_csum_update(skb, fr_fold(FR_ZERO + csum - fr_fold((__u32)bpf_csum_update(skb, 0))));
 }
 
-/* Both where one place changes: fr_complete_begin before, fr_complete_end after. */
+/* Both where no other bytes change: fr_complete_begin before, fr_complete_end after. */
 static __always_inline __s64 fr_complete_begin(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	__s64 csum = bpf_csum_update(skb, 0);
@@ -1947,7 +1959,7 @@ static __always_inline __u64 fr_differ(__u64 a, __u64 b)
 }
 
 /*
- * The place of the first element's content in the packet, in the upper half, and its length and 1;
+ * The offset of the first element's content in the packet, in the upper half, and its length and 1;
  * 0 where there is none. The function isn't static, so that the verifier looks at it once, and not
  * anew for every list that it knows something about. Each step begins where it knows no more than
  * before the last one, so that it looks at a step once, too.

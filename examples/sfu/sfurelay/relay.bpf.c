@@ -164,10 +164,10 @@ static __always_inline __u64 copy_streams(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_streams(const struct key_streams *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_streams **row)
 {
-	return fr_find(&tbl_streams, key, lease, place, (void **)row, copy_streams, FR_CHANGES,
+	return fr_find(&tbl_streams, key, lease, row_at, (void **)row, copy_streams, FR_CHANGES,
 		       fr_learned_in(0));
 }
 
@@ -369,7 +369,7 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -394,8 +394,8 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
@@ -408,8 +408,8 @@ static __always_inline int video_write1(struct video_same1 *same, struct __sk_bu
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_rtp->version_to_csrcs,
@@ -578,7 +578,8 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_video_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -601,7 +602,7 @@ static __always_inline int video_fan1(struct __sk_buff *skb, void *data, __u64 i
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1224,7 +1225,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_video_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1243,7 +1244,7 @@ static __always_inline int video_fan2(struct __sk_buff *skb, void *data, __u64 i
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -1676,7 +1677,7 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 	void *data;
 
 	/* udp.checksum */
-	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__u64 udp_new_pseudo = (__u64)fr_v4(r->local.addr) + fr_v4(r->remote.addr);
 	__be16 udp_checksum;
 	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
@@ -1701,8 +1702,8 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 		udp_checksum = 0;
 
 	/* ip.checksum */
-	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
-					 ld32(r->remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)fr_v4(r->local.addr) +
+					 fr_v4(r->remote.addr));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
@@ -1715,8 +1716,8 @@ static __always_inline int audio_write1(struct audio_same1 *same, struct __sk_bu
 	fr_link(data, &r->hop_remote);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
-	st32(new_ipv4->src, ld32(r->local.addr + 12));
-	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st32(new_ipv4->src, fr_v4(r->local.addr));
+	st32(new_ipv4->dst, fr_v4(r->remote.addr));
 	st16(&new_udp->src_port, bpf_htons(r->local.port));
 	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
 	st16(&new_rtp->version_to_csrcs,
@@ -1867,7 +1868,8 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	same->kind0 = ld16(&saved_udp->checksum) ?
 		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
 			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
-				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
+				    ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP))) :
+				    FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_audio_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -1889,7 +1891,7 @@ static __always_inline int audio_fan1(struct __sk_buff *skb, void *data, __u64 i
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);
@@ -2321,7 +2323,7 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 					  fr_add64(ld64(saved_ipv6->src + 8)) +
 					  fr_add64(ld64(saved_ipv6->dst)) +
 					  fr_add64(ld64(saved_ipv6->dst + 8)) +
-					  ld16(&saved_udp->length) + 0x1100));
+					  ld16(&saved_udp->length) + bpf_htons(IPPROTO_UDP)));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_audio_no_memory);
 	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
@@ -2339,7 +2341,7 @@ static __always_inline int audio_fan2(struct __sk_buff *skb, void *data, __u64 i
 	same->priority = priority;
 
 	/*
-	 * Without the places that copies change; negative where the device hasn't summed the packet
+	 * Without the bytes that copies change; negative where the device hasn't summed the packet
 	 * up.
 	 */
 	same->csum = bpf_csum_update(skb, 0);

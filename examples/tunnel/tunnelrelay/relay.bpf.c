@@ -184,10 +184,10 @@ static __always_inline __u64 copy_peers(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_peers(const struct key_peers *key,
-						const struct fr_lease *lease, __u32 place,
+						const struct fr_lease *lease, __u32 row_at,
 						struct val_peers **row)
 {
-	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
+	return fr_find(&tbl_peers, key, lease, row_at, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 struct {
@@ -205,10 +205,11 @@ static __always_inline __u64 copy_own(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found
-find_own(const struct key_own *key, const struct fr_lease *lease, __u32 place, struct val_own **row)
+static __always_inline enum fr_found find_own(const struct key_own *key,
+					      const struct fr_lease *lease, __u32 row_at,
+					      struct val_own **row)
 {
-	return fr_find(&tbl_own, key, lease, place, (void **)row, copy_own, FR_CHANGES, NULL);
+	return fr_find(&tbl_own, key, lease, row_at, (void **)row, copy_own, FR_CHANGES, NULL);
 }
 
 /*
@@ -299,8 +300,8 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -326,8 +327,8 @@ static __always_inline int vxlan_out_ipv4_any_send(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, udp_length);
@@ -372,12 +373,13 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_vxlan_out_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) + udp_length + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + udp_length +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -402,8 +404,8 @@ static __always_inline int vxlan_out_ipv4_any_send_2(struct __sk_buff *skb, void
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, udp_length);
@@ -451,7 +453,7 @@ static __always_inline int vxlan_out_ipv4_any_send_ipv6(struct __sk_buff *skb, v
 	if (!fr_facts)
 		return fr_up(skb, reason_vxlan_out_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -758,8 +760,8 @@ static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void 
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 90) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 90) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -785,8 +787,8 @@ static __always_inline int vxlan_out_ipv6_send_ipv4(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, bpf_htons(payload_len + 70));
@@ -824,13 +826,13 @@ static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, voi
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_vxlan_out_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) +
-		bpf_htons(payload_len + 70) + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + bpf_htons(payload_len + 70) +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 90) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 90) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
@@ -854,8 +856,8 @@ static __always_inline int vxlan_out_ipv6_send_ipv4_2(struct __sk_buff *skb, voi
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 90));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x12b5));
 	st16(&new_udp->length, bpf_htons(payload_len + 70));
@@ -896,7 +898,7 @@ static __always_inline int vxlan_out_ipv6_send(struct __sk_buff *skb, void *data
 	if (!fr_facts)
 		return fr_up(skb, reason_vxlan_out_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		bpf_htons(payload_len + 70) + 0x1100;
+		bpf_htons(payload_len + 70) + bpf_htons(IPPROTO_UDP);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
@@ -1204,8 +1206,8 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -1237,8 +1239,8 @@ static __always_inline int geneve_out_ipv4_any_send(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, udp_length);
@@ -1288,12 +1290,13 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_geneve_out_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) + udp_length + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + udp_length +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -1324,8 +1327,8 @@ static __always_inline int geneve_out_ipv4_any_send_2(struct __sk_buff *skb, voi
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, udp_length);
@@ -1378,7 +1381,7 @@ static __always_inline int geneve_out_ipv4_any_send_ipv6(struct __sk_buff *skb, 
 	if (!fr_facts)
 		return fr_up(skb, reason_geneve_out_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -1667,8 +1670,8 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 98) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 98) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -1700,8 +1703,8 @@ static __always_inline int geneve_out_ipv6_send_ipv4(struct __sk_buff *skb, void
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, bpf_htons(payload_len + 78));
@@ -1744,13 +1747,13 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_geneve_out_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) +
-		bpf_htons(payload_len + 78) + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + bpf_htons(payload_len + 78) +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 98) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 98) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
@@ -1780,8 +1783,8 @@ static __always_inline int geneve_out_ipv6_send_ipv4_2(struct __sk_buff *skb, vo
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 98));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, bpf_htons(0x17c1));
 	st16(&new_udp->length, bpf_htons(payload_len + 78));
@@ -1827,7 +1830,7 @@ static __always_inline int geneve_out_ipv6_send(struct __sk_buff *skb, void *dat
 	if (!fr_facts)
 		return fr_up(skb, reason_geneve_out_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		bpf_htons(payload_len + 78) + 0x1100;
+		bpf_htons(payload_len + 78) + bpf_htons(IPPROTO_UDP);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
@@ -2137,8 +2140,8 @@ static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x480);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x480);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2160,8 +2163,8 @@ static __always_inline int ipip_out_ipv4_any_send(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4004));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	st16(&new_ipv4->checksum, ipv4_checksum);
@@ -2329,8 +2332,8 @@ static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 60) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x2980);
+					   bpf_htons(payload_len + 60) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x2980);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -2352,8 +2355,8 @@ static __always_inline int ipip_out_ipv6_send_ipv4(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 60));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4029));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
 	st16(&new_ipv4->checksum, ipv4_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 28);
@@ -2541,8 +2544,8 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2566,8 +2569,8 @@ static __always_inline int fou_out_ipv4_any_send(struct __sk_buff *skb, void *da
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
@@ -2607,12 +2610,13 @@ static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_fou_out_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) + udp_length + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + udp_length +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   ipv4_total_length + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   ipv4_total_length + fr_v4(n->local) + fr_v4(n->remote) +
+					   0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2635,8 +2639,8 @@ static __always_inline int fou_out_ipv4_any_send_2(struct __sk_buff *skb, void *
 	st16(&new_ipv4->total_length, ipv4_total_length);
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, udp_length);
@@ -2679,7 +2683,7 @@ static __always_inline int fou_out_ipv4_any_send_ipv6(struct __sk_buff *skb, voi
 	if (!fr_facts)
 		return fr_up(skb, reason_fou_out_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		ipv6_payload_length + 0x1100;
+		ipv6_payload_length + bpf_htons(IPPROTO_UDP);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -2931,8 +2935,8 @@ static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 68) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40,
@@ -2955,8 +2959,8 @@ static __always_inline int fou_out_ipv6_send_ipv4(struct __sk_buff *skb, void *d
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, bpf_htons(payload_len + 48));
@@ -2989,13 +2993,13 @@ static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 	/* udp.checksum, without what the kernel may have left to a device */
 	if (!fr_facts)
 		return fr_up(skb, reason_fou_out_no_memory);
-	__u64 udp_pseudo = (__u64)ld32(n->local + 12) + ld32(n->remote + 12) +
-		bpf_htons(payload_len + 48) + 0x1100;
+	__u64 udp_pseudo = (__u64)fr_v4(n->local) + fr_v4(n->remote) + bpf_htons(payload_len + 48) +
+		bpf_htons(IPPROTO_UDP);
 
 	/* ipv4.checksum */
 	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
-					   bpf_htons(payload_len + 68) + ld32(n->local + 12) +
-					   ld32(n->remote + 12) + 0x1180);
+					   bpf_htons(payload_len + 68) + fr_v4(n->local) +
+					   fr_v4(n->remote) + 0x1180);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, FR_TO_IPV4, &data);
@@ -3017,8 +3021,8 @@ static __always_inline int fou_out_ipv6_send_ipv4_2(struct __sk_buff *skb, void 
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 68));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, bpf_htons(0x4011));
-	st32(new_ipv4->src, ld32(n->local + 12));
-	st32(new_ipv4->dst, ld32(n->remote + 12));
+	st32(new_ipv4->src, fr_v4(n->local));
+	st32(new_ipv4->dst, fr_v4(n->remote));
 	st16(&new_udp->src_port, udp_src_port);
 	st16(&new_udp->dst_port, udp_dst_port);
 	st16(&new_udp->length, bpf_htons(payload_len + 48));
@@ -3054,7 +3058,7 @@ static __always_inline int fou_out_ipv6_send(struct __sk_buff *skb, void *data, 
 	if (!fr_facts)
 		return fr_up(skb, reason_fou_out_no_memory);
 	__u64 udp_pseudo = (__u64)fr_add128(ld128(n->local)) + fr_add128(ld128(n->remote)) +
-		bpf_htons(payload_len + 48) + 0x1100;
+		bpf_htons(payload_len + 48) + bpf_htons(IPPROTO_UDP);
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len + 40, 0, &data);
@@ -3532,7 +3536,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -3551,7 +3555,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_vxlan_in_gso_packet);
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -3573,8 +3577,7 @@ static __always_inline int vxlan_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, vo
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffc0ULL + payload_len_2),
-		     &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len_2 - 64), &hop_1))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_vxlan_in_no_route));
@@ -3783,7 +3786,7 @@ static __always_inline int vxlan_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *
 
 	/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -3879,7 +3882,7 @@ static __always_inline int vxlan_in_ipv4_ipv6(struct __sk_buff *skb, void *data,
 
 		/* "?(VXLAN)": ["inner_eth", "vxlan", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -4082,8 +4085,8 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_vxlan_in_udp_checksum);
 		__u64 payload_len = inner_end - inner_options_end;
@@ -4103,7 +4106,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -4125,8 +4128,7 @@ static __always_inline int vxlan_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, vo
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffacULL + payload_len_2),
-		     &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len_2 - 84), &hop_3))
 		return fr_up(skb, reason_vxlan_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb, fr_unusable(&hop_3, reason_vxlan_in_no_route));
@@ -4321,7 +4323,7 @@ static __always_inline int vxlan_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_vxlan_in_udp_checksum);
@@ -4420,8 +4422,8 @@ static __always_inline int vxlan_in_ipv6_ipv6(struct __sk_buff *skb, void *data,
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_vxlan_in_udp_checksum);
 		__u64 payload_len = inner_end - 124;
@@ -4722,7 +4724,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -4743,7 +4745,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 						    payload_len);
 	}
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -4766,7 +4768,7 @@ static __always_inline int geneve_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, v
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len_2), &hop_1))
+	if (fr_route(skb, &fib_1, inner_new_end + (payload_len_2 - 14), &hop_1))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
@@ -4972,7 +4974,7 @@ geneve_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 
 	/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -5082,7 +5084,7 @@ geneve_in_ipv4_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 	if (fr_has(own)) { /* rule */
 		/* "?(GENEVE)": ["inner_eth", "geneve", "udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -5297,8 +5299,8 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
 
@@ -5320,7 +5322,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -5343,7 +5345,7 @@ static __always_inline int geneve_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, v
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_new_end + (0xfffffffffffffff2ULL + payload_len_2), &hop_1))
+	if (fr_route(skb, &fib_1, inner_new_end + (payload_len_2 - 14), &hop_1))
 		return fr_up(skb, reason_geneve_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_geneve_in_no_route));
@@ -5554,7 +5556,7 @@ geneve_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *data, __u64 udp_end, __u64
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -5668,7 +5670,7 @@ geneve_in_ipv6_ipv6(struct __sk_buff *skb, void *data, void *data_end, const str
 		      fr_sum_ok((__u64)ld32(ipv6_2->src) + ld32(ipv6_2->src + 4) +
 				ld32(ipv6_2->src + 8) + ld32(ipv6_2->src + 12) + ld32(ipv6_2->dst) +
 				ld32(ipv6_2->dst + 4) + ld32(ipv6_2->dst + 8) +
-				ld32(ipv6_2->dst + 12) + bpf_htons(17) +
+				ld32(ipv6_2->dst + 12) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_geneve_in_udp_checksum);
@@ -5930,8 +5932,7 @@ static __always_inline int ipip_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, voi
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffdeULL + payload_len),
-		     &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 34), &hop_1))
 		return fr_up(skb, reason_ipip_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_ipip_in_no_route));
@@ -6388,8 +6389,7 @@ static __always_inline int ipip_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, voi
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffcaULL + payload_len),
-		     &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 54), &hop_3))
 		return fr_up(skb, reason_ipip_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb, fr_unusable(&hop_3, reason_ipip_in_no_route));
@@ -6884,7 +6884,7 @@ static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void
 
 	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_fou_in_udp_checksum);
@@ -6906,8 +6906,7 @@ static __always_inline int fou_in_ipv4_ipv4_any_rest(struct __sk_buff *skb, void
 	fib_1.family = AF_INET;
 	fib_1.src[0] = ld32(ipv4_any->src);
 	fib_1.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_1, inner_options_end + (0xffffffffffffffd6ULL + payload_len),
-		     &hop_1))
+	if (fr_route(skb, &fib_1, inner_options_end + (payload_len - 42), &hop_1))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_1)))
 		return fr_up(skb, fr_unusable(&hop_1, reason_fou_in_no_route));
@@ -6989,7 +6988,7 @@ static __always_inline int fou_in_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_fou_in_udp_checksum);
@@ -7137,7 +7136,7 @@ static __always_inline int fou_in_ipv4_ipv6_rest(struct __sk_buff *skb, void *da
 
 	/* "?(FOU)": ["udp", "outer"] */
 	if (!(be16(&udp->checksum) == 0 ||
-	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+	      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 		return fr_up(skb, reason_fou_in_udp_checksum);
@@ -7232,7 +7231,7 @@ static __always_inline int fou_in_ipv4_ipv6(struct __sk_buff *skb, void *data, v
 
 		/* "?(FOU)": ["udp", "outer"] */
 		if (!(be16(&udp->checksum) == 0 ||
-		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(17) +
+		      fr_sum_ok((__u64)ld32(ipv4->src) + ld32(ipv4->dst) + bpf_htons(IPPROTO_UDP) +
 				bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 34, udp_end - 34, fr_partial(skb)))))
 			return fr_up(skb, reason_fou_in_udp_checksum);
@@ -7399,7 +7398,7 @@ static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_fou_in_udp_checksum);
@@ -7421,8 +7420,7 @@ static __always_inline int fou_in_ipv6_ipv4_any_rest(struct __sk_buff *skb, void
 	fib_3.family = AF_INET;
 	fib_3.src[0] = ld32(ipv4_any->src);
 	fib_3.dst[0] = ld32(ipv4_any->dst);
-	if (fr_route(skb, &fib_3, inner_options_end + (0xffffffffffffffc2ULL + payload_len),
-		     &hop_3))
+	if (fr_route(skb, &fib_3, inner_options_end + (payload_len - 62), &hop_3))
 		return fr_up(skb, reason_fou_in_too_big);
 	if (unlikely(!fr_usable(&hop_3)))
 		return fr_up(skb, fr_unusable(&hop_3, reason_fou_in_no_route));
@@ -7509,8 +7507,8 @@ static __always_inline int fou_in_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_fou_in_udp_checksum);
 		__u64 payload_len = inner_end - inner_options_end;
@@ -7642,7 +7640,7 @@ static __always_inline int fou_in_ipv6_ipv6_rest(struct __sk_buff *skb, void *da
 	if (!(be16(&udp->checksum) == 0 ||
 	      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 			ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
+			ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(IPPROTO_UDP) +
 			bpf_htons(be16(&udp->length)) +
 			fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 		return fr_up(skb, reason_fou_in_udp_checksum);
@@ -7740,8 +7738,8 @@ static __always_inline int fou_in_ipv6_ipv6(struct __sk_buff *skb, void *data, v
 		if (!(be16(&udp->checksum) == 0 ||
 		      fr_sum_ok((__u64)ld32(ipv6->src) + ld32(ipv6->src + 4) + ld32(ipv6->src + 8) +
 				ld32(ipv6->src + 12) + ld32(ipv6->dst) + ld32(ipv6->dst + 4) +
-				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) + bpf_htons(17) +
-				bpf_htons(be16(&udp->length)) +
+				ld32(ipv6->dst + 8) + ld32(ipv6->dst + 12) +
+				bpf_htons(IPPROTO_UDP) + bpf_htons(be16(&udp->length)) +
 				fr_sum_whole(skb, 54, udp_end - 54, fr_partial(skb)))))
 			return fr_up(skb, reason_fou_in_udp_checksum);
 		__u64 payload_len = inner_end - 102;

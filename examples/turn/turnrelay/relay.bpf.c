@@ -119,10 +119,10 @@ static __always_inline __u64 copy_by_channel(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_channel(const struct key_by_channel *key,
-						     const struct fr_lease *lease, __u32 place,
+						     const struct fr_lease *lease, __u32 row_at,
 						     struct val_by_channel **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_channel, key, lease, place, (void **)row,
+	enum fr_found found = fr_find(&tbl_by_channel, key, lease, row_at, (void **)row,
 				      copy_by_channel, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -149,10 +149,10 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 }
 
 static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key,
-						  const struct fr_lease *lease, __u32 place,
+						  const struct fr_lease *lease, __u32 row_at,
 						  struct val_by_peer **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_peer, key, lease, place, (void **)row, copy_by_peer,
+	enum fr_found found = fr_find(&tbl_by_peer, key, lease, row_at, (void **)row, copy_by_peer,
 				      FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
@@ -292,14 +292,14 @@ static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, _
 		return fr_up(skb, fr_unfit(&ch->hop_peer, reason_to_peer_no_route));
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
-			  bpf_htons(payload_len + 8) + 0x1100, (__u64)bpf_htons(ch->relayed.port) +
-			  bpf_htons(ch->peer.port) + bpf_htons(payload_len + 8));
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(ch->relayed.addr) + fr_v4(ch->peer.addr) +
+			  bpf_htons(payload_len + 8) + bpf_htons(IPPROTO_UDP),
+			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
+			  bpf_htons(payload_len + 8));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 28) +
-					 ld32(ch->relayed.addr + 12) + ld32(ch->peer.addr + 12) +
-					 64);
+					 fr_v4(ch->relayed.addr) + fr_v4(ch->peer.addr) + 64);
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -318,8 +318,8 @@ static __always_inline int to_peer_send_ipv4(struct __sk_buff *skb, __u64 now, _
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 28));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(ch->relayed.addr + 12));
-	st32(new_ipv4->dst, ld32(ch->peer.addr + 12));
+	st32(new_ipv4->src, fr_v4(ch->relayed.addr));
+	st32(new_ipv4->dst, fr_v4(ch->peer.addr));
 	st16(&new_udp->src_port, bpf_htons(ch->relayed.port));
 	st16(&new_udp->dst_port, bpf_htons(ch->peer.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 8));
@@ -348,9 +348,9 @@ to_peer_send_ipv6(struct __sk_buff *skb, __u64 now, __u64 payload_len, struct va
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->relayed.addr)) +
-			  fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) + 0x1100,
-			  (__u64)bpf_htons(ch->relayed.port) + bpf_htons(ch->peer.port) +
-			  bpf_htons(payload_len + 8));
+			  fr_add128(ld128(ch->peer.addr)) + bpf_htons(payload_len + 8) +
+			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(ch->relayed.port) +
+			  bpf_htons(ch->peer.port) + bpf_htons(payload_len + 8));
 	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -424,7 +424,8 @@ static __always_inline int to_peer_ipv4(struct __sk_buff *skb, void *data, void 
 	__u64 udp_cut_off = fr_sum_cut64(skb, headers_len + payload_len, udp_end,
 					 ((channel_data_end - 34) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&channel_data->number) +
@@ -521,7 +522,7 @@ static __always_inline int to_peer_ipv6(struct __sk_buff *skb, void *data, void 
 					 ((channel_data_end - 54) & 1) != 0);
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length + ld32(&channel_data->number) +
@@ -608,16 +609,15 @@ static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now,
 		return fr_up(skb, fr_unfit(&ch->hop_client, reason_to_client_no_route));
 
 	/* udp.checksum */
-	fr_csum_set_not_0(&udp_csum, (__u64)ld32(ch->server.addr + 12) +
-			  ld32(ch->client.addr + 12) + bpf_htons(payload_len + 12) + 0x1100,
+	fr_csum_set_not_0(&udp_csum, (__u64)fr_v4(ch->server.addr) + fr_v4(ch->client.addr) +
+			  bpf_htons(payload_len + 12) + bpf_htons(IPPROTO_UDP),
 			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
 			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
 			  bpf_htons(payload_len));
 
 	/* ip.checksum */
 	__be16 ip_checksum = fr_checksum(ip_sum + (__u64)bpf_htons(payload_len + 32) +
-					 ld32(ch->server.addr + 12) + ld32(ch->client.addr + 12) +
-					 64);
+					 fr_v4(ch->server.addr) + fr_v4(ch->client.addr) + 64);
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -637,8 +637,8 @@ static __always_inline int to_client_send_ipv4(struct __sk_buff *skb, __u64 now,
 	st16(&new_ipv4->total_length, bpf_htons(payload_len + 32));
 	st32(&new_ipv4->id, bpf_htonl(0x4000));
 	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
-	st32(new_ipv4->src, ld32(ch->server.addr + 12));
-	st32(new_ipv4->dst, ld32(ch->client.addr + 12));
+	st32(new_ipv4->src, fr_v4(ch->server.addr));
+	st32(new_ipv4->dst, fr_v4(ch->client.addr));
 	st16(&new_udp->src_port, bpf_htons(ch->server.port));
 	st16(&new_udp->dst_port, bpf_htons(ch->client.port));
 	st16(&new_udp->length, bpf_htons(payload_len + 12));
@@ -670,10 +670,10 @@ static __always_inline int to_client_send_ipv6(struct __sk_buff *skb, __u64 now,
 
 	/* udp.checksum */
 	fr_csum_set_not_0(&udp_csum, (__u64)fr_add128(ld128(ch->server.addr)) +
-			  fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) + 0x1100,
-			  (__u64)bpf_htons(ch->server.port) + bpf_htons(ch->client.port) +
-			  bpf_htons(payload_len + 12) + bpf_htons(ch->number) +
-			  bpf_htons(payload_len));
+			  fr_add128(ld128(ch->client.addr)) + bpf_htons(payload_len + 12) +
+			  bpf_htons(IPPROTO_UDP), (__u64)bpf_htons(ch->server.port) +
+			  bpf_htons(ch->client.port) + bpf_htons(payload_len + 12) +
+			  bpf_htons(ch->number) + bpf_htons(payload_len));
 	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len, how |
@@ -748,7 +748,8 @@ static __always_inline int to_client_ipv4(struct __sk_buff *skb, void *data, voi
 		return fr_up(skb, reason_to_client_partial_checksum);
 	const __u32 headers_len = 42, udp_checksum_at = 40;
 	__be16 old_udp_length = ld16(&udp->length);
-	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length +
+		bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
@@ -815,7 +816,7 @@ static __always_inline int to_client_ipv6(struct __sk_buff *skb, void *data, voi
 	const __u32 headers_len = 62, udp_checksum_at = 60;
 	__be16 old_udp_length = ld16(&udp->length);
 	__u64 udp_old_pseudo = (__u64)fr_add128(ld128(ipv6->src)) + fr_add128(ld128(ipv6->dst)) +
-		old_udp_length + 0x1100;
+		old_udp_length + bpf_htons(IPPROTO_UDP);
 	struct fr_csum udp_csum = fr_csum(partial, udp_checksum_at, ld16(&udp->checksum),
 					  udp_old_pseudo, (__u64)ld32(&udp->src_port) +
 					  old_udp_length);
