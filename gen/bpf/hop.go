@@ -204,7 +204,8 @@ func (f *function) redirect(h *ir.HopRef, direct string) {
 		fib := f.looked(h).fib()
 		f.line("return fr_redirect_neigh(%sifindex, %s->family, %s->dst);", hop, fib, fib)
 	case h.Member.Type.Kind == ir.NextHop && h.Family == 4:
-		f.line("return fr_redirect_neigh(%sifindex, AF_INET, fr_v4_in(%s->%s.addr));", hop, f.row(h.Row), member(h.Member))
+		f.line("return fr_redirect_neigh(%sifindex, AF_INET, fr_v4_in(%s->%s.addr));", hop, f.row(h.Row),
+			member(h.Member))
 	case h.Member.Type.Kind == ir.NextHop:
 		f.line("return fr_redirect_neigh(%sifindex, AF_INET6, %s->%s.addr);", hop, f.row(h.Row), member(h.Member))
 	default:

@@ -30,7 +30,8 @@ var longer = map[string]string{
 
 // peeks are cases where a byte tells headers apart before there is one that it could be named after.
 var peeks = []string{
-	"tunnel", "blank", "found-family-again", "found-mark", "found-shim-family", "no-link", "presence", "tunnels", "ways",
+	"tunnel", "blank", "devices", "found-family-again", "found-mark", "found-shim-family", "no-link", "presence",
+	"tunnels",
 }
 
 // Generated C is what a reviewer of the kernel reads: lines of at most 100 columns, functions of at most 120 lines, a
@@ -114,7 +115,8 @@ var unreadable = []struct {
 	{"an IPv4 address at an offset", regexp.MustCompile(`addr \+ 12\b`),
 		// the last word of an IPv6 address, which is copied word by word
 		regexp.MustCompile(`^\s*(fib_\d+\.(src|dst)\[3\] = ld32|st32\(\(void \*\)event\d+ \+ \d+, ld32)\(`)},
-	{"a pseudo-header's protocol without a name", regexp.MustCompile(`_pseudo = [^;]*\+\s+(0x1100|bpf_htons\(17\))`), nil},
+	{"a pseudo-header's protocol without a name", regexp.MustCompile(
+		`_pseudo = [^;]*\+\s+(0x1100|bpf_htons\(17\))`), nil},
 }
 
 // style returns what is wrong with a file, and whether a function is longer than others may be, and that is known.
