@@ -7,9 +7,9 @@ import (
 )
 
 // This file is the only place that knows what statements and expressions consist of. Whoever looks for something in a
-// plan asks for all of its kind (Stmts, Exprs, Offsets, Reads, Sets) and picks; so a construct that is added is found by
-// all of them. A type of statement or expression needs the method parts (and at, a statement) to be one; walk_test.go
-// holds each method to the fields of its type.
+// plan asks for all of its kind (Stmts, Exprs, Offsets, Reads, Sets) and picks; so a construct that is added is found
+// by all of them. A type of statement or expression needs the method parts (and at, a statement) to be one;
+// walk_test.go holds each method to the fields of its type.
 
 // Node is a statement or an expression, or what statements share: Effects, a Rewrite.
 type Node interface{ parts(v *visitor) }
