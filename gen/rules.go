@@ -192,7 +192,7 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 			continue
 		}
 		for _, row := range t.Session.Rows {
-			if row.Table != t {
+			if row.Table != t || i >= len(row.Key) { // fewer: an error that is reported where the row is declared
 				continue
 			}
 			if f := t.Session.Fields[row.Key[i]]; f.Type.Kind == ir.Uint {

@@ -48,7 +48,8 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	o := w.hdrs[net]
 	have := role(o.h, "destination").Bytes
 	other := w.sibling(o)
-	if slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.size < 0 }) {
+	if other != nil && fixedSize(other) < 0 ||
+		slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.size < 0 }) {
 		other = nil // a header of variable length can't be written again: user space converts
 	}
 	if o.old == nil {
@@ -227,8 +228,11 @@ func (w *rewriter) flow(hop *ir.HopRef, net int) {
 		}
 		return nil
 	}
+	unknown := func(x ir.Expr) bool { // yet: the number is found after the route
+		return x == nil || reads(x, w.fx.allocated) || reads(x, w.fx.lateVars)
+	}
 	proto, from, to := w.transport(net), port("source"), port("destination")
-	if proto != 0 && from != nil && to != nil {
+	if proto != 0 && !unknown(from) && !unknown(to) {
 		hop.Proto, hop.FromPort, hop.ToPort = proto, from, to
 	}
 }

@@ -60,7 +60,7 @@ func announcesIP(p *spec.Program) bool {
 	for rest = rest[1:]; len(rest) > 0 && only(rest[0], "vlan"); {
 		rest = rest[1:]
 	}
-	return len(rest) > 0 && only(rest[0], "ip", "ipv4", "ipv6")
+	return len(rest) > 0 && only(rest[0], "ip", "ipv4", "ipv6", "ip_any", "ipv4_any")
 }
 
 // only reports whether an entry of a stack is one of some headers, and no other.

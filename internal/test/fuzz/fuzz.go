@@ -30,8 +30,8 @@ type Config struct {
 	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a GSO packet nor
 	// tagged in the metadata), as it came and as it left, and says what is wrong with it, or "". nil: no one is.
 	Judge func(program string, came, left []byte) string
-	// Became is asked what is wrong with what became of a packet, or "". nil: no one is.
-	Became func(program string, res sim.Result) string
+	// Became is asked what is wrong with what became of a packet, as it came, or "". nil: no one is.
+	Became func(program string, p sim.Packet, res sim.Result) string
 	Decode int // one in so many sent packets goes through the independent decoder as well; 0: each
 }
 
@@ -379,7 +379,7 @@ func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bo
 		}
 	}
 	if f.Became != nil {
-		if text := f.Became(program, res); text != "" {
+		if text := f.Became(program, p, res); text != "" {
 			return text
 		}
 	}
@@ -408,7 +408,9 @@ func (f *fuzzer) tunnels(program string) bool {
 	n := 0
 	for _, p := range f.Spec.Programs {
 		for _, e := range p.Stack {
-			isIP := func(h spec.Name) bool { return slices.Contains([]string{"ip", "ipv4", "ipv6"}, h.Value) }
+			isIP := func(h spec.Name) bool {
+				return slices.Contains([]string{"ip", "ipv4", "ipv6", "ip_any", "ipv4_any"}, h.Value)
+			}
 			if p.Name.Value == program && slices.ContainsFunc(e.Headers, isIP) {
 				n++
 			}

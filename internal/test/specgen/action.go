@@ -46,7 +46,7 @@ func (s *scope) actions() []string {
 			add(a)
 		}
 	}
-	if end >= 3 && !fixed && s.one(6) {
+	if end >= 3 && !fixed && s.one(3) {
 		for _, a := range w.encapsulate() {
 			add(a)
 		}
@@ -213,7 +213,7 @@ func (w *rewriting) blank() string {
 func (w *rewriting) mark() string {
 	var out []string
 	net := slices.IndexFunc(w.now, func(e *entry) bool {
-		return !e.optional && (e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6)
+		return !e.optional && e.isIP()
 	})
 	field := func(name, value string) {
 		if w.gives(w.now[net], stdIPv4.field(name)) {
@@ -247,7 +247,7 @@ func (w *rewriting) resizable(i, gone int, last bool) bool {
 	hasIP, transport, static := false, false, true
 	for j, e := range w.now {
 		for _, h := range e.alts {
-			hasIP = hasIP || j < i && (h == stdIPv4 || h == stdIPv6)
+			hasIP = hasIP || j < i && e.isIP()
 			transport = transport || j < i && (h == stdUDP || h == stdTCP) && !e.optional
 			static = static && (j == gone || h.fixed)
 		}
@@ -289,9 +289,8 @@ func (w *rewriting) pop() string {
 // decapsulate takes a tunnel apart: all headers from the first IP header to the one in front of the last. It returns
 // nil where there is none, or too little is known of it.
 func (w *rewriting) decapsulate() (out []string) {
-	isIP := func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 }
 	outer, inner := w.net(), len(w.now)-1
-	for inner > 0 && !isIP(w.now[inner]) {
+	for inner > 0 && !w.now[inner].isIP() {
 		inner--
 	}
 	if outer < 0 || inner <= outer || slices.ContainsFunc(w.now[outer:inner+1], func(e *entry) bool {
@@ -299,7 +298,8 @@ func (w *rewriting) decapsulate() (out []string) {
 	}) {
 		return nil
 	}
-	if slices.Contains(w.now[outer].alts, stdIPv6) && slices.Contains(w.now[inner].alts, stdIPv4) && !w.one(4) {
+	v4 := func(h *header) bool { return h == stdIPv4 || h == stdIPv4Any }
+	if slices.Contains(w.now[outer].alts, stdIPv6) && slices.ContainsFunc(w.now[inner].alts, v4) && !w.one(4) {
 		return nil // the kernel doesn't make such a packet shorter than an IPv6 header
 	}
 	if w.rigid(w.now[inner:]) && !w.one(20) {
@@ -310,7 +310,7 @@ func (w *rewriting) decapsulate() (out []string) {
 	}
 	for _, e := range slices.Backward(w.now[outer:inner]) {
 		w.gone[e] = true
-		if e.alts[0] == stdUDP && w.one(2) {
+		if e.alts[0] == stdUDP && !w.one(4) {
 			out = append(out, fmt.Sprintf("{pop: {header: %q, zero_checksum: true}}", e.name))
 			continue
 		}

@@ -14,11 +14,13 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
+	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // Random specs have what relays of tunnels have, and random packets come to the ends of such rules: they have an inner
-// packet with right lengths and checksums, and find the row of one rule and not that of another.
+// packet with right lengths and checksums, options or a part of a datagram inside, and find the row of one rule and not
+// that of another.
 func TestConstructs(t *testing.T) {
 	rules, reached := map[string]int{}, map[string]int{}
 	for seed := range uint64(600) {
@@ -26,8 +28,17 @@ func TestConstructs(t *testing.T) {
 		if plan == nil {
 			continue
 		}
+		inside, took := specgen.Inside(s), map[string]bool{} // by program and what is inside
 		report, err := fuzz.Run(context.Background(), fuzz.Config{
 			Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: math.MaxInt,
+			Became: func(program string, p sim.Packet, res sim.Result) string {
+				if res.Verdict != sim.VerdictUp {
+					for _, what := range inside(program, p.Data) {
+						took[program+what] = true
+					}
+				}
+				return ""
+			},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -35,6 +46,17 @@ func TestConstructs(t *testing.T) {
 		if d := report.Difference; d != nil {
 			t.Errorf("seed %d: %s", seed, d.Text)
 			continue
+		}
+		for _, p := range s.Programs {
+			for _, what := range []string{specgen.OptionsInside, specgen.FragmentInside} {
+				if !anyInside(p) {
+					continue
+				}
+				rules[what]++
+				if took[p.Name.Value+what] {
+					reached[what]++
+				}
+			}
 		}
 		ends := map[string]bool{} // by program and line: each rule has a line of its own
 		for _, p := range report.Coverage {
@@ -62,7 +84,8 @@ func TestConstructs(t *testing.T) {
 	}
 	for _, c := range []string{
 		"decapsulate", "encapsulate", "another family", "own transport", "tunnel", "variable length",
-		"after a rule's row", "segmented", "blank",
+		"after a rule's row", "segmented", "blank", "computed checksum", "checksum of 0 accepted",
+		specgen.OptionsInside, specgen.FragmentInside, // of programs
 	} {
 		t.Logf("%s: %d rules, %d reached", c, rules[c], reached[c])
 		if rules[c] < 10 || 6*reached[c] < rules[c] { // others ask for what hardly any packet has
@@ -129,7 +152,6 @@ func TestCongestionSpecs(t *testing.T) {
 // constructs names what the i-th rule of a program is a case of.
 func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []string {
 	has := map[string]bool{"another family": family}
-	isIP := func(n spec.Name) bool { return n.Value == "ip" || n.Value == "ipv4" || n.Value == "ipv6" }
 	nets := 0
 	for n, e := range p.Stack {
 		for _, name := range e.Headers {
@@ -156,7 +178,13 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 			has["blank"] = true
 		case spec.ActPush:
 			has["encapsulate"] = has["encapsulate"] || isIP(a.Header)
+			is := func(as *spec.Assign) bool {
+				return as.Target.Path[0].Value == "checksum" && as.Value.Op == spec.OpName &&
+					as.Value.Path[0].Value == "computed"
+			}
+			has["computed checksum"] = has["computed checksum"] || slices.ContainsFunc(a.Set, is)
 		case spec.ActPop:
+			has["checksum of 0 accepted"] = has["checksum of 0 accepted"] || a.ZeroChecksum
 			for _, e := range p.Stack {
 				if e.Var.Value != a.Header.Value {
 					continue
@@ -175,6 +203,22 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 	}
 	maps.DeleteFunc(has, func(_ string, ok bool) bool { return !ok })
 	return slices.Collect(maps.Keys(has))
+}
+
+func isIP(n spec.Name) bool {
+	return slices.Contains([]string{"ip", "ipv4", "ipv6", "ip_any", "ipv4_any"}, n.Value)
+}
+
+// anyInside reports whether a program takes IPv4 with options, and fragments of it, inside of another IP packet.
+func anyInside(p *spec.Program) bool {
+	n := slices.IndexFunc(p.Stack, func(e *spec.StackEntry) bool {
+		return slices.ContainsFunc(e.Headers, func(n spec.Name) bool {
+			return n.Value == "ip_any" || n.Value == "ipv4_any"
+		})
+	})
+	return n > 0 && slices.ContainsFunc(p.Stack[:n], func(e *spec.StackEntry) bool {
+		return slices.ContainsFunc(e.Headers, isIP)
+	})
 }
 
 // otherFamilies are the rules, by program and line, whose packets leave with another IP version than they came with.

@@ -35,7 +35,12 @@ type layer struct {
 	other bool   // made in place of one of another family
 	after string // the entry after whose payload it begins
 	blank bool   // made zeros of
+	sum   string // what its push says about its checksum: "", none or computed
 }
+
+const none, computed = "none", "computed"
+
+func (l layer) isIP() bool { return slices.Contains(namesOfIP, l.h.Name.Value) }
 
 // complete says what is wrong with a packet that left, or "".
 func (j *judge) complete(program string, came, left []byte) string {
@@ -92,7 +97,7 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 // became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule
 // has no conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front
 // of it doesn't find is no reason for anything.
-func (j *judge) became(program string, res sim.Result) string {
+func (j *judge) became(program string, _ sim.Packet, res sim.Result) string {
 	p := j.programs[program]
 	found := map[string]bool{}
 	for _, l := range p.Lookups {
@@ -239,7 +244,7 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 			}
 			if at >= 0 {
 				out = slices.Insert(out, at, layer{
-					entry: a.Header.Value, h: j.headers.Header(a.Header.Value), from: -1,
+					entry: a.Header.Value, h: j.headers.Header(a.Header.Value), from: -1, sum: pushedSum(a),
 				})
 			}
 		case spec.ActSend:
@@ -263,6 +268,34 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 	return all
 }
 
+// pushedSum is what a push says about a checksum.
+func pushedSum(a *spec.Action) string {
+	for _, as := range a.Set {
+		switch v := as.Value; {
+		case as.Target.Path[0].Value != "checksum":
+		case v.Op == spec.OpInt && v.Int == 0:
+			return none
+		case v.Op == spec.OpName && v.Path[0].Value == computed:
+			return computed
+		}
+	}
+	return ""
+}
+
+// withoutSum is a header without checksums.
+func withoutSum(h *spec.Header) *spec.Header {
+	c := *h
+	c.Fields = slices.Clone(h.Fields)
+	for i, f := range c.Fields {
+		if f.Checksum != nil {
+			f := *f
+			f.Checksum = nil
+			c.Fields[i] = &f
+		}
+	}
+	return &c
+}
+
 // compare holds a packet that left against one possibility.
 func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) string {
 	was, _ := j.headers.Parse(came, headersOf(path), places(path))
@@ -273,19 +306,28 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 				Name: l.h.Name, Kind: spec.FieldBytes, Bytes: was[l.from].End - was[l.from].Start,
 			}}}
 		}
+		if l.sum == none {
+			leaving[i] = withoutSum(l.h)
+		}
 	}
 	now, problems := j.headers.Parse(left, leaving, places(out))
 	if len(problems) > 0 {
 		return "what left is not right: " + problems[0].String()
+	}
+	for i, l := range out {
+		if l.sum == "" {
+			continue
+		}
+		if v := now[i].Place("checksum").Get(left).Int; (v == 0) != (l.sum == none) {
+			return fmt.Sprintf("the checksum of header %s is %04x, and its push says: %s", l.h.Name.Value, v, l.sum)
+		}
 	}
 	a, b := was[len(was)-1], now[len(now)-1]
 	if got, want := left[b.End:b.Payload()], came[a.End:a.Payload()]; !bytes.Equal(got, want) {
 		return fmt.Sprintf("a payload of %d bytes came, one of %d left, or its bytes changed", len(want), len(got))
 	}
 	if r.Do[len(r.Do)-1].Kind == spec.ActSend {
-		if i := slices.IndexFunc(out, func(l layer) bool {
-			return l.h.Name.Value == "ipv4" || l.h.Name.Value == "ipv6"
-		}); i >= 0 && now[i].Inner != len(left) {
+		if i := slices.IndexFunc(out, layer.isIP); i >= 0 && now[i].Inner != len(left) {
 			return fmt.Sprintf("%d bytes follow the IP datagram that left", len(left)-now[i].Inner)
 		}
 	}

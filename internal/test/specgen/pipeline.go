@@ -193,6 +193,9 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 	}
 }
 
+// namesOfIP are the names of headers and alternatives that are IP.
+var namesOfIP = []string{"ip", "ipv4", "ipv6", "ip_any", "ipv4_any"}
+
 // ordinary reports whether every IP header has a transport header after it. Where a header of one's own follows, that
 // no protocol number announces, gopacket takes it for something else.
 func ordinary(s *spec.Spec) bool {
@@ -201,7 +204,7 @@ func ordinary(s *spec.Spec) bool {
 	}
 	for _, p := range s.Programs {
 		for i, e := range p.Stack {
-			if is(e, "ip", "ipv4", "ipv6") && (i+1 >= len(p.Stack) || !is(p.Stack[i+1], "udp", "tcp", "icmp",
+			if is(e, namesOfIP...) && (i+1 >= len(p.Stack) || !is(p.Stack[i+1], "udp", "tcp", "icmp",
 				"icmpv6")) {
 				return false
 			}

@@ -291,11 +291,15 @@ func (g *generator) stack(names *namer) []*entry {
 			add(&entry{name: n, text: fmt.Sprintf("{%s: \"vlan\"}", label(n)), alts: []*header{stdVLAN}})
 		}
 	}
-	switch g.IntN(16) {
-	case 0: // nothing but what follows Ethernet
-	case 1:
+	if g.tunnels && g.one(4) { // what goes into a tunnel
+		add(g.anyIP(names))
+		return out
+	}
+	switch n := g.IntN(16); {
+	case n == 0: // nothing but what follows Ethernet
+	case n == 1 || g.tunnels && n > 13:
 		add(ip())
-	case 2:
+	case n == 2:
 		e := pick(g, [][2]*header{{stdIPv4, stdICMP}, {stdIPv6, stdICMPv6}})
 		add(g.entry(names, false, e[0]))
 		add(g.entry(names, false, e[1]))
@@ -317,7 +321,8 @@ func (g *generator) stack(names *namer) []*entry {
 			add(e)
 		}
 	}
-	if len(out) > 2 && out[len(out)-1].after == "" && (g.tunnels && !g.one(4) || g.one(16)) {
+	last := out[len(out)-1]
+	if (len(out) > 2 || last.isIP()) && last.after == "" && (g.tunnels && !g.one(4) || g.one(16)) {
 		out = append(out, g.inner(names, out)...)
 	}
 	return out

@@ -68,6 +68,10 @@ type entry struct {
 	after    string // the entry after whose payload it begins
 }
 
+func (e *entry) isIP() bool {
+	return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 || e.alts[0] == stdIPv4Any
+}
+
 func (e *entry) all(f func(*header) bool) bool {
 	return !slices.ContainsFunc(e.alts, func(h *header) bool { return !f(h) })
 }

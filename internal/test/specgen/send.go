@@ -10,15 +10,13 @@ import (
 func (w *rewriting) send() string {
 	net := w.net()
 	if net < 0 {
-		return ""
+		return w.sendPushed()
 	}
 	hasPorts := slices.ContainsFunc(w.now[net:], func(e *entry) bool {
 		return !e.optional && e.all(func(h *header) bool { return h == stdUDP || h == stdTCP })
 	})
 	// With from and to the family may change, and then everything after has to move.
-	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool {
-		return !e.all(func(h *header) bool { return h.fixed })
-	}) && !w.one(20)
+	rigid := len(w.now[net].alts) > 1 && w.rigid(w.now) && !w.one(20)
 	tagged := slices.ContainsFunc(w.now, func(e *entry) bool { return e.alts[0] == stdVLAN })
 	if tagged && w.rigid(w.now) && !w.one(4) {
 		return "" // without its tag all after would have to move
@@ -102,6 +100,19 @@ func (w *rewriting) send() string {
 	return pick(w.generator, ways)
 }
 
+// sendPushed sends a packet that was put into another one, which says where it goes, or returns "".
+func (w *rewriting) sendPushed() string {
+	net := slices.IndexFunc(w.now, (*entry).isIP)
+	if net < 0 || slices.Contains(w.stack, w.now[net]) {
+		return ""
+	}
+	hop, ok := w.choose(func(r ref) bool { return r.t.kind == nextHopKind })
+	if !ok || w.one(2) {
+		return `{send: via: "route"}`
+	}
+	return fmt.Sprintf("{send: via: %q}", hop.text)
+}
+
 // clash reports whether a field of a header that leaves, which send is to give a value, has one.
 func (w *rewriting) clash(fields ...string) bool {
 	return slices.ContainsFunc(w.now, func(e *entry) bool {
@@ -111,7 +122,7 @@ func (w *rewriting) clash(fields ...string) bool {
 
 // net is the place of the network header that a packet is sent by, or -1.
 func (w *rewriting) net() int {
-	net := slices.IndexFunc(w.now, func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 })
+	net := slices.IndexFunc(w.now, (*entry).isIP)
 	if net >= 0 && (w.now[net].optional || w.gone[w.now[net]]) { // one that is put in says itself where the packet goes
 		return -1
 	}

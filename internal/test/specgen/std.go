@@ -20,6 +20,14 @@ func fixedBits(name string, n int, v uint64) *field {
 	return &field{name: name, bits: n, is: "…", allowed: []uint64{v}}
 }
 
+// beforeIP are the headers that IP may follow. UDP doesn't say what follows it.
+func beforeIP() []*after {
+	return []*after{
+		{"eth", []string{"type"}, nil}, {"vlan", []string{"type"}, nil}, {"ipv4", []string{"protocol"}, nil},
+		{"ipv6", []string{"next_header"}, nil}, {"udp", nil, nil},
+	}
+}
+
 func ports() []*part {
 	return []*part{{name: "src", addr: "ip.src", port: "src_port"}, {name: "dst", addr: "ip.dst", port: "dst_port"}}
 }
@@ -35,13 +43,18 @@ var (
 		fixedBits("version", 4, 4), bits("dscp", 6), bits("ecn", 2), derived("total_length"), bits("id", 16),
 		bits("df", 1),
 		bits("ttl", 8), bits("protocol", 8), derived("checksum"), addr("src", 4), addr("dst", 4),
-	}, []*part{{name: "hop_limit", alias: "ttl"}}, &after{"eth", []string{"type"}, nil},
-		&after{"vlan", []string{"type"}, nil})
+	}, []*part{{name: "hop_limit", alias: "ttl"}}, beforeIP()...)
+	stdIPv4Any = std("ipv4_any", []*field{
+		fixedBits("version", 4, 4), {name: "ihl", bits: 4, is: "…", derived: true}, bits("dscp", 6), bits("ecn", 2),
+		derived("total_length"), bits("id", 16), bits("reserved", 1), bits("df", 1), bits("mf", 1),
+		bits("fragment_offset", 13), bits("ttl", 8), bits("protocol", 8), derived("checksum"), addr("src", 4),
+		addr("dst", 4), {name: "options", kind: sizedField, size: "ihl * 4 - 20", max: 40, variable: true},
+	}, []*part{{name: "hop_limit", alias: "ttl"}}, beforeIP()...)
 	stdIPv6 = std("ipv6", []*field{
 		fixedBits("version", 4, 6), bits("dscp", 6), bits("ecn", 2), bits("flow_label", 20), derived("payload_length"),
 		bits("next_header", 8),
 		bits("hop_limit", 8), addr("src", 16), addr("dst", 16),
-	}, nil, &after{"eth", []string{"type"}, nil}, &after{"vlan", []string{"type"}, nil})
+	}, nil, beforeIP()...)
 	stdUDP = std("udp", []*field{bits("src_port", 16), bits("dst_port", 16), derived("length"), derived("checksum")},
 		ports(),
 		&after{"ipv4", []string{"protocol"}, nil}, &after{"ipv6", []string{"next_header"}, nil})
@@ -57,7 +70,7 @@ var (
 		&after{"ipv6", []string{"next_header"}, nil})
 )
 
-var groupIP = []*header{stdIPv4, stdIPv6}
+var groupIP, groupIPAny = []*header{stdIPv4, stdIPv6}, []*header{stdIPv4Any, stdIPv6}
 
 func init() {
 	stdUDP.sums, stdTCP.sums, stdICMP.sums, stdICMPv6.sums = true, true, true, true

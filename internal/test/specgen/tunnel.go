@@ -109,7 +109,8 @@ func (g *generator) transports() []*header {
 }
 
 // inner makes the places of a packet in another one's payload: IP, with Ethernet in front of it or without, and what it
-// carries. After a header of the standard ones IP has to be announced, which UDP can't do.
+// carries; or IP as it comes, with options and fragments, after which nothing is read. What follows a header of the
+// standard ones has to be announced, or allowed there.
 func (g *generator) inner(names *namer, stack []*entry) []*entry {
 	last := stack[len(stack)-1]
 	if last.optional {
@@ -129,8 +130,11 @@ func (g *generator) inner(names *namer, stack []*entry) []*entry {
 		}
 		out = append(out, e)
 	}
-	if !last.all(func(p *header) bool { return !p.std }) || g.one(4) {
+	if !last.all(carriesIP) || g.one(4) {
 		add(stdEth)
+	}
+	if g.one(3) {
+		return append(out, g.anyIP(names))
 	}
 	add(pick(g, [][]*header{{stdIPv4}, {stdIPv4}, {stdIPv6}, {stdIPv6}, {stdIPv4, stdIPv6}})...)
 	ip := out[len(out)-1]
@@ -148,6 +152,21 @@ func (g *generator) inner(names *namer, stack []*entry) []*entry {
 		add(pick(g, own))
 	}
 	return out
+}
+
+// carriesIP reports whether IP may follow a header.
+func carriesIP(p *header) bool { return !p.std || stdIPv4.follows(p) }
+
+// anyIP makes a place for IP as it comes.
+func (g *generator) anyIP(names *namer) *entry {
+	switch g.IntN(4) {
+	case 0:
+		return g.entry(names, false, stdIPv4Any)
+	case 1:
+		return &entry{name: "ip_any", text: `"ip_any"`, alts: groupIPAny}
+	}
+	n := names.next()
+	return &entry{name: n, text: fmt.Sprintf("{%s: \"ip_any\"}", label(n)), alts: groupIPAny}
 }
 
 // encapsulate puts a packet into another one, in front of its first IP header, or returns nil.
@@ -180,9 +199,7 @@ func (w *rewriting) encapsulate() (out []string) {
 	if fit := following(users); len(fit) > 0 && !w.one(3) {
 		chain = append(chain, pick(w.generator, fit))
 	}
-	if last := chain[len(chain)-1]; last == outer {
-		return nil // nothing says what follows
-	} else if last.std || w.one(5) {
+	if !carriesIP(chain[len(chain)-1]) || w.one(3) {
 		chain = append(chain, stdEth)
 	}
 	if size(chain)+size(firsts(w.now)) > mostBytes && !w.one(20) {
@@ -200,8 +217,8 @@ func (w *rewriting) encapsulate() (out []string) {
 		if !ok {
 			return nil
 		}
-		if h == stdUDP && w.one(2) {
-			vals = append(vals, pick(w.generator, []string{"checksum: 0", `checksum: "computed"`}))
+		if h == stdUDP && !w.one(4) {
+			vals = append(vals, "checksum: "+pick(w.generator, []string{"0", `"computed"`, `"computed"`}))
 		}
 		out = append(out, fmt.Sprintf("{push: {%s: {%s}, before: %q}}", label(h.name), strings.Join(vals, ", "),
 			before.name))
@@ -306,7 +323,11 @@ func firsts(stack []*entry) (out []*header) {
 	return out
 }
 
-// rigid reports whether some header is of variable length, so that it can't be moved.
+// rigid reports whether some header is of variable length, so that it can't be moved. A last one that is IP moves with
+// its payload.
 func (w *rewriting) rigid(stack []*entry) bool {
+	if n := len(stack); n > 0 && stack[n-1].isIP() {
+		stack = stack[:n-1]
+	}
 	return slices.ContainsFunc(stack, func(e *entry) bool { return !e.all(func(h *header) bool { return h.fixed }) })
 }

@@ -18,6 +18,8 @@ func TestWords(t *testing.T) {
 	for _, f := range gen.Functions() {
 		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
 	}
+	missing["IP as it comes"] = regexp.MustCompile(`"ip_any"`)
+	missing["IPv4 as it comes"] = regexp.MustCompile(`"ipv4_any"`)
 	missing["checksum that is left out"] = regexp.MustCompile(`checksum: 0\b`)
 	missing["checksum that is computed"] = regexp.MustCompile(`checksum: "computed"`)
 	missing["checksum of 0 that is accepted"] = regexp.MustCompile(`zero_checksum: true`)
