@@ -139,7 +139,7 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, void *
 	__be16 ip_any_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					     ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
 					      ld32(ipv4_any->dst)) + (__u64)ipv4_any_ttl_protocol +
-					     ld32(n->local + 12) + ld32(n->remote + 12));
+					     fr_v4(n->local) + fr_v4(n->remote));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	if (unlikely(len > ip_any_end)) { /* bytes after the IP datagram */
@@ -157,8 +157,8 @@ static __always_inline int readdress_ipv4_any_send(struct __sk_buff *skb, void *
 		fr_link(data, &n->hop_remote);
 
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, ld32(n->local + 12));
-	st32(new_ipv4_any->dst, ld32(n->remote + 12));
+	st32(new_ipv4_any->src, fr_v4(n->local));
+	st32(new_ipv4_any->dst, fr_v4(n->remote));
 	st16(&new_ipv4_any->checksum, ip_any_checksum);
 	fr_complete_end(skb, csum, 22, 12);
 
@@ -394,7 +394,7 @@ static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
 					     ld32(ipv4_any->dst)) + (__u64)ipv4_any_ttl_protocol +
-					    ld32(n->local + 12) + ld32(n->remote + 12));
+					    fr_v4(n->local) + fr_v4(n->remote));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -412,8 +412,8 @@ static __always_inline int out_of_ipv4_ipv4_any_send(struct __sk_buff *skb, void
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, ld32(n->local + 12));
-	st32(new_ipv4_any->dst, ld32(n->remote + 12));
+	st32(new_ipv4_any->src, fr_v4(n->local));
+	st32(new_ipv4_any->dst, fr_v4(n->remote));
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
@@ -464,8 +464,7 @@ static __always_inline int out_of_ipv4_ipv4_any(struct __sk_buff *skb, void *dat
 	      ((partial >> 16) >= inner_options_end &&
 	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 		return fr_up(skb, reason_out_of_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end +
-			      (0xffffffffffffffdeULL + payload_len))))
+	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 34))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_out_of_no_route));
 	return out_of_ipv4_ipv4_any_send(skb, data, inner_options_end, payload_len, n);
 }
@@ -613,7 +612,7 @@ static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 	__be16 inner_checksum = fr_checksum(fr_sum_of(ld16(&ipv4_any->checksum)) -
 					    ((__u64)ld16(&ipv4_any->ttl) + ld32(ipv4_any->src) +
 					     ld32(ipv4_any->dst)) + (__u64)ipv4_any_ttl_protocol +
-					    ld32(n->local + 12) + ld32(n->remote + 12));
+					    fr_v4(n->local) + fr_v4(n->remote));
 	int direct = n->hop_remote.state == FR_HOP_DIRECT;
 
 	int err = fr_resize(skb, headers_len, new_headers_len, payload_len +
@@ -631,8 +630,8 @@ static __always_inline int out_of_ipv6_ipv4_any_send_ipv4(struct __sk_buff *skb,
 
 	st16(&new_eth->type, bpf_htons(0x800));
 	st16(&new_ipv4_any->ttl, ipv4_any_ttl_protocol);
-	st32(new_ipv4_any->src, ld32(n->local + 12));
-	st32(new_ipv4_any->dst, ld32(n->remote + 12));
+	st32(new_ipv4_any->src, fr_v4(n->local));
+	st32(new_ipv4_any->dst, fr_v4(n->remote));
 	st16(&new_ipv4_any->checksum, inner_checksum);
 	fr_complete_end(skb, csum, ETH_HLEN, 20);
 
@@ -683,8 +682,7 @@ static __always_inline int out_of_ipv6_ipv4_any(struct __sk_buff *skb, void *dat
 	      ((partial >> 16) >= inner_options_end &&
 	       (partial & 0xffff) < ((inner_options_end + payload_len) - 1))))
 		return fr_up(skb, reason_out_of_partial_checksum);
-	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end +
-			      (0xffffffffffffffcaULL + payload_len))))
+	if (unlikely(!fr_fits(&n->hop_remote, inner_options_end + (payload_len - 54))))
 		return fr_up(skb, fr_unfit(&n->hop_remote, reason_out_of_no_route));
 	return out_of_ipv6_ipv4_any_send_ipv4(skb, data, inner_options_end, payload_len, n);
 }
