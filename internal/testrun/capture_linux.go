@@ -24,7 +24,7 @@ const (
 )
 
 type capture struct {
-	ring    *ring
+	ring    *Ring
 	records *ebpf.Map
 	progs   []*ebpf.Program
 }
@@ -56,7 +56,7 @@ func (c *capture) open() error {
 	if err != nil {
 		return refused(fmt.Errorf("make a ring buffer: %w", err))
 	}
-	if c.ring, err = openRing(c.records); err != nil {
+	if c.ring, err = OpenRing(c.records); err != nil {
 		return err
 	}
 	for _, d := range []struct {
@@ -82,7 +82,7 @@ func (c *capture) open() error {
 
 func (c *capture) close() error {
 	if c.ring != nil {
-		c.ring.close()
+		c.ring.Close()
 	}
 	var errs []error
 	if c.records != nil {
@@ -162,7 +162,7 @@ func takes(records *ebpf.Map) asm.Instructions {
 // caller's until the next call.
 func (c *capture) copies(into []Copy, buf *[]byte) []Copy {
 	*buf = (*buf)[:0]
-	c.ring.drain(func(record []byte) {
+	c.ring.Drain(func(record []byte) {
 		n := min(int(binary.LittleEndian.Uint32(record)), MaxFrame)
 		at := len(*buf)
 		*buf = append(*buf, record[copyHeader:copyHeader+n]...)
@@ -177,4 +177,4 @@ func (c *capture) copies(into []Copy, buf *[]byte) []Copy {
 }
 
 // drop forgets what no one asked for.
-func (c *capture) drop() { c.ring.drain(func([]byte) {}) }
+func (c *capture) drop() { c.ring.Drain(func([]byte) {}) }

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring reads a ring buffer of the kernel (kernel/bpf/ringbuf.c) without system calls: programs run in the caller's
+// Ring reads a ring buffer of the kernel (kernel/bpf/ringbuf.c) without system calls: programs run in the caller's
 // thread here, so that all of their records are there when a run is over.
-type ring struct {
+type Ring struct {
 	position []byte // the page with the consumer's position
 	records  []byte // the page with the producer's position, and the records, mapped twice in a row
 	page     int
@@ -26,8 +26,9 @@ const (
 	recordHeader  = 8
 )
 
-func openRing(m *ebpf.Map) (*ring, error) {
-	r := &ring{page: os.Getpagesize(), size: int(m.MaxEntries())}
+// OpenRing maps a ring buffer.
+func OpenRing(m *ebpf.Map) (*Ring, error) {
+	r := &Ring{page: os.Getpagesize(), size: int(m.MaxEntries())}
 	var err error
 	if r.position, err = unix.Mmap(m.FD(), 0, r.page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return nil, fmt.Errorf("map a ring buffer: %w", err)
@@ -38,15 +39,16 @@ func openRing(m *ebpf.Map) (*ring, error) {
 	return r, nil
 }
 
-func (r *ring) close() {
+// Close unmaps it.
+func (r *Ring) Close() {
 	_ = unix.Munmap(r.position)
 	_ = unix.Munmap(r.records)
 }
 
 func word(b []byte) *uint64 { return (*uint64)(unsafe.Pointer(unsafe.SliceData(b))) }
 
-// drain hands all records to f, oldest first; a record is only f's until it returns.
-func (r *ring) drain(f func(record []byte)) {
+// Drain hands all records to f, oldest first; a record is only f's until it returns.
+func (r *Ring) Drain(f func(record []byte)) {
 	at, end := atomic.LoadUint64(word(r.position)), atomic.LoadUint64(word(r.records))
 	for at < end {
 		record := r.records[r.page+int(at%uint64(r.size)):]

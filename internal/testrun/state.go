@@ -420,3 +420,12 @@ func rowText(v []byte) string {
 	}
 	return fmt.Sprintf("%x", v)
 }
+
+// Counted is how many packets the programs have counted under a reason, by its place in the relay's array.
+func (r *Relay) Counted(reason int) (uint64, error) {
+	words, err := r.sum(abi.MapReasons, reason)
+	if err != nil {
+		return 0, err
+	}
+	return words[0], nil
+}

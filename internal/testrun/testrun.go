@@ -5,7 +5,7 @@
 // What such a run can't show: VLAN tags in the metadata, partial checksums, the device and the next hop of a redirect,
 // frames that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and
 // non-linear data. Redirects are recorded by the kernel and not executed. Clones are sent: a Net takes them when they
-// leave (see Capture). Live runs programs on devices, for the rest.
+// leave (see Capture). internal/test/testlive runs programs on devices, for the rest.
 package testrun
 
 import (
@@ -54,7 +54,7 @@ type Relay struct {
 	net     *Net              // where copies are taken; nil: nowhere
 	copies  []Copy
 	sent    []byte // the copies' bytes
-	ring    *ring  // of events; nil where there are none
+	ring    *Ring  // of events; nil where there are none
 	events  []Event
 	records []byte // the events' bytes
 }
@@ -113,7 +113,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		}
 	}
 	if m := coll.Maps[abi.MapEvents]; m != nil {
-		if r.ring, err = openRing(m); err != nil {
+		if r.ring, err = OpenRing(m); err != nil {
 			coll.Close()
 			return nil, err
 		}
@@ -145,10 +145,13 @@ func refused(err error) error {
 		"(before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well): %w", err)
 }
 
+// Program is a loaded program.
+func (r *Relay) Program(name string) *ebpf.Program { return r.progs[name] }
+
 // Close unloads the object.
 func (r *Relay) Close() {
 	if r.ring != nil {
-		r.ring.close()
+		r.ring.Close()
 	}
 	for _, l := range r.lists {
 		l.close()
@@ -290,7 +293,7 @@ func (r *Relay) Events() []Event {
 		return nil
 	}
 	r.events, r.records = r.events[:0], r.records[:0]
-	r.ring.drain(func(record []byte) {
+	r.ring.Drain(func(record []byte) {
 		if len(record) < abi.EventHeader {
 			return
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlive"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -64,11 +65,11 @@ func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 
 type live struct {
 	*fuzzer
-	devices *testrun.Live
+	devices *testlive.Live
 	of      *bench // whose programs are on the devices
 	running string // the program that a packet was sent to
 	lost    int    // GSO packets in a row that have entered a tunnel and didn't arrive
-	next    *testrun.Shot
+	next    *testlive.Shot
 	offload bool
 }
 
@@ -87,7 +88,7 @@ func (l *live) run(ctx context.Context) error {
 			if l.of != l.bench {
 				l.leave()
 				var err error
-				if l.devices, err = l.net.Live(l.bench.kernel, l.offload); err != nil {
+				if l.devices, err = testlive.Open(l.net, l.bench.plan, l.bench.kernel, l.offload); err != nil {
 					return err
 				}
 				l.of = l.bench
@@ -144,7 +145,7 @@ func (l *live) round(ctx context.Context) error {
 	return err
 }
 
-func showShot(s *testrun.Shot) string {
+func showShot(s *testlive.Shot) string {
 	return fmt.Sprintf("%x, checksum %+v, gso type %d size %d, linear %d, mark %d",
 		s.Data, s.Partial, s.GSOType, s.GSOSize, s.Linear, s.Mark)
 }
@@ -154,12 +155,12 @@ const missing = "the packet doesn't arrive"
 
 // expected is what the model makes of a packet that came to a program.
 type expected struct {
-	came testrun.Seen
+	came testlive.Seen
 	res  sim.Result
 }
 
 // try sends a packet to a program, and returns how what becomes of it differs from the model's word.
-func (l *live) try(program string, s *testrun.Shot) (string, error) {
+func (l *live) try(program string, s *testlive.Shot) (string, error) {
 	b := l.bench
 	l.running = program
 	seen, err := l.devices.Send(program, s)
@@ -168,18 +169,18 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 	}
 	bare := !l.program(program).L2
 	var want []expected
-	var up, left []testrun.Seen
+	var up, left []testlive.Seen
 	if err := b.setClock(b.model); err != nil {
 		return "", err
 	}
 	for _, p := range seen {
 		switch p.Where {
-		case testrun.SeenUp:
+		case testlive.SeenUp:
 			if bare {
 				p.Packet = framed(p.Packet, p.Packet.Proto)
 			}
 			up = append(up, p)
-		case testrun.SeenLeaving:
+		case testlive.SeenLeaving:
 			left = append(left, p)
 		default:
 			res, err := b.model.Run(program, p.Packet)
@@ -229,7 +230,7 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 				text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
 		}
 	}
-	for what, rest := range map[string][]testrun.Seen{"passed to the stack": up, "left": left} {
+	for what, rest := range map[string][]testlive.Seen{"passed to the stack": up, "left": left} {
 		if len(rest) == 0 {
 			continue
 		}
@@ -257,7 +258,7 @@ func framed(p sim.Packet, proto uint16) sim.Packet {
 
 // frameResult does this for a packet that came, and for what becomes of it: what goes on is of the IP version that its
 // first header says, and what is sent has the addresses of its next hop.
-func (l *live) frameResult(program string, came *testrun.Seen, res *sim.Result) {
+func (l *live) frameResult(program string, came *testlive.Seen, res *sim.Result) {
 	proto := came.Packet.Proto
 	if out := res.Packet.Data; res.Verdict != sim.VerdictUp && len(out) > 0 {
 		switch out[0] >> 4 {
@@ -350,7 +351,7 @@ func (l *live) program(name string) *ir.Program {
 }
 
 // stays compares a packet that went on to the next program with what the model says.
-func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.Seen, string) {
+func (l *live) stays(program string, w *expected, up []testlive.Seen) ([]testlive.Seen, string) {
 	if len(up) == 0 && w.came.Packet.GSO != 0 && !w.right() && l.program(program).Hook == "tc/egress" {
 		return up, "" // the device in front of the next program can't cut it up
 	}
@@ -503,7 +504,7 @@ func datagram(b []byte) (end int, proto byte) {
 
 // leaves compares what came out of the other end of a cable with what the model sends. Others says that packets
 // before or after this one may be missing.
-func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.Seen, string) {
+func (l *live) leaves(w *expected, left []testlive.Seen, others bool) ([]testlive.Seen, string) {
 	want := w.res.Packet
 	resolved := w.res.Hop.State == ir.HopDirect
 	if len(left) == 0 {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlive"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -30,7 +30,7 @@ func (l *live) refused(w *expected) bool {
 }
 
 // in compares what the kernel knows of a GSO packet that has entered a tunnel with what is in front of it.
-func in(w *expected, got *testrun.Seen) string {
+func in(w *expected, got *testlive.Seen) string {
 	const in4, in6, udp, all = 1 << 8, 1 << 9, 1 << 10, 0x3f << 6 // SKB_GSO_IPXIP4, IPXIP6, UDP_TUNNEL, …_ENCAP_ALL
 	if !w.enters() {
 		return ""
@@ -72,7 +72,7 @@ func (w *expected) segmentFront() int {
 
 // atMTU has the next packet be a GSO packet that was sent, with segments of exactly the MTU of its next hop, or of
 // one byte more.
-func (l *live) atMTU(w *expected, s *testrun.Shot) {
+func (l *live) atMTU(w *expected, s *testlive.Shot) {
 	out := &w.res.Packet
 	if out.GSO == 0 || out.Partial.Start == 0 || out.Partial.Start+20 > len(out.Data) {
 		return
@@ -87,7 +87,7 @@ func (l *live) atMTU(w *expected, s *testrun.Shot) {
 
 // cutUp compares the segments that the kernel has made of a GSO packet with the model's: all have its headers, but
 // for lengths, checksums and numbers, and together they have its payload.
-func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
+func (l *live) cutUp(w *expected, got []testlive.Seen, from int) string {
 	want := w.res.Packet
 	start, front := want.Partial.Start, w.segmentFront()
 	changing := segmented(want.Data, start)

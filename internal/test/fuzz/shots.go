@@ -8,13 +8,13 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testlive"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
 // newShot returns a packet made of a frame, with facts that only a device can give it. Bare says that it has no
 // link-layer header.
-func newShot(g *sample.Generator, f *packet.Frame, bare bool) *testrun.Shot {
+func newShot(g *sample.Generator, f *packet.Frame, bare bool) *testlive.Shot {
 	if len(f.Spans) > 0 && g.One(24) { // a packet that takes more than a page
 		if data := sample.Resize(g.Headers, f, 2000+g.IntN(4500)); data != nil {
 			f = &packet.Frame{Data: data, Spans: f.Spans}
@@ -31,11 +31,11 @@ func newShot(g *sample.Generator, f *packet.Frame, bare bool) *testrun.Shot {
 	} else if len(p.Data) >= 14 && g.One(24) {
 		g.Tag(&p)
 	}
-	s := &testrun.Shot{Data: p.Data, Mark: p.Mark}
+	s := &testlive.Shot{Data: p.Data, Mark: p.Mark}
 	if len(s.Data) < 14 {
 		s.Data = append(s.Data, make([]byte, 14-len(s.Data))...)
 	}
-	s.Data = s.Data[:min(len(s.Data), testrun.MaxShot-4)]
+	s.Data = s.Data[:min(len(s.Data), testlive.MaxShot-4)]
 	// The kernel looks after some headers for the transport header, and doesn't cut off what is after the datagram
 	// where it finds it there.
 	if end, proto := datagram(s.Data); proto != 6 && proto != 17 {
@@ -114,7 +114,7 @@ func sums(f *packet.Frame, moved int) (out []sim.Partial) {
 }
 
 // leave leaves a checksum to a device: its field holds what makes it the same when it is completed.
-func leave(g *sample.Generator, s *testrun.Shot, at sim.Partial) {
+func leave(g *sample.Generator, s *testlive.Shot, at sim.Partial) {
 	ip := 14
 	for len(s.Data) >= ip+24 && sample.Tagged(s.Data[ip-14:]) {
 		ip += 4
@@ -137,7 +137,7 @@ func leave(g *sample.Generator, s *testrun.Shot, at sim.Partial) {
 }
 
 // super makes a GSO packet of one whose checksum is left to a device.
-func super(g *sample.Generator, s *testrun.Shot, f *packet.Frame, moved int) {
+func super(g *sample.Generator, s *testlive.Shot, f *packet.Frame, moved int) {
 	front, version := 0, byte(0)
 	for _, sp := range f.Spans {
 		switch at := moved + sp.Start; {
@@ -153,11 +153,11 @@ func super(g *sample.Generator, s *testrun.Shot, f *packet.Frame, moved int) {
 	}
 	switch s.Partial.Field - s.Partial.Start {
 	case 6:
-		s.GSOType = testrun.GSOUDP
+		s.GSOType = testlive.GSOUDP
 	case 16:
-		s.GSOType = testrun.GSOTCPv4
+		s.GSOType = testlive.GSOTCPv4
 		if version == '6' {
-			s.GSOType = testrun.GSOTCPv6
+			s.GSOType = testlive.GSOTCPv6
 		}
 	default:
 		return
