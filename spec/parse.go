@@ -19,12 +19,6 @@ const (
 	maxExprDepth  = 64   // nested operators, parentheses and arguments
 )
 
-// ParseExpr parses an expression. pos is where its first byte is in the source; every node gets its own position
-// from there.
-func ParseExpr(text string, pos diag.Pos) (*Expr, *diag.Diagnostic) {
-	return parseExpr(text, textPos{pos, true})
-}
-
 // textPos is where a text is. If it is exact, the text is in the source as it is, byte for byte; else (it was
 // escaped, computed, or has several lines) everything in it has one position.
 type textPos struct {
@@ -48,6 +42,7 @@ var exprOps = map[token.Token]ExprOp{
 
 var unaryOps = map[token.Token]ExprOp{token.NOT: OpNot, token.XOR: OpInv, token.SUB: OpNeg}
 
+// parseExpr parses an expression; every node gets its own position from where the text is.
 func parseExpr(text string, where textPos) (e *Expr, d *diag.Diagnostic) {
 	if len(text) > maxExprLength {
 		return nil, newDiag(codeExpr, where.at(0, 1), "the expression is longer than %d bytes", maxExprLength)

@@ -38,7 +38,7 @@ func TestParseExpr(t *testing.T) {
 		{"a\n+ b\n", "(a + b)"},
 		{"a ==\n b", "(a == b)"},
 	} {
-		e, d := ParseExpr(c.text, diag.Pos{File: "x.cue", Line: 1, Column: 1})
+		e, d := parseExpr(c.text, textPos{diag.Pos{File: "x.cue", Line: 1, Column: 1}, true})
 		if d != nil {
 			t.Errorf("%q: %s", c.text, d)
 			continue
@@ -52,7 +52,7 @@ func TestParseExpr(t *testing.T) {
 // Every node's position covers its own text.
 func TestParseExprPositions(t *testing.T) {
 	const text = "(udp.length - 8) >= low(ch.n, 3) && !seen.ok || short.dcid[12] == 0x1F"
-	e, d := ParseExpr(text, diag.Pos{File: "x.cue", Line: 7, Column: 20})
+	e, d := parseExpr(text, textPos{diag.Pos{File: "x.cue", Line: 7, Column: 20}, true})
 	if d != nil {
 		t.Fatal(d)
 	}
@@ -129,7 +129,7 @@ func TestParseExprMistakes(t *testing.T) {
 		{"a\x00b", 2, "illegal character U+0000"},
 		{"\xff", 1, "illegal UTF-8"},
 	} {
-		e, d := ParseExpr(c.text, diag.Pos{File: "x.cue", Line: 1, Column: 1})
+		e, d := parseExpr(c.text, textPos{diag.Pos{File: "x.cue", Line: 1, Column: 1}, true})
 		if d == nil {
 			t.Errorf("%q is read as %s", c.text, e)
 			continue
@@ -147,7 +147,7 @@ func FuzzParseExpr(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		e, d := ParseExpr(text, diag.Pos{File: "x.cue", Line: 1, Column: 1})
+		e, d := parseExpr(text, textPos{diag.Pos{File: "x.cue", Line: 1, Column: 1}, true})
 		if (e == nil) == (d == nil) {
 			t.Fatalf("%q: %v, %v", text, e, d)
 		}
@@ -164,7 +164,7 @@ func FuzzParseExpr(f *testing.F) {
 			"^") > maxExprDepth/2 {
 			return
 		}
-		again, d := ParseExpr(printed, diag.Pos{File: "x.cue", Line: 1, Column: 1})
+		again, d := parseExpr(printed, textPos{diag.Pos{File: "x.cue", Line: 1, Column: 1}, true})
 		if d != nil || again.String() != printed {
 			t.Fatalf("%q is %q, which is %v (%v)", text, printed, again, d)
 		}
