@@ -301,8 +301,8 @@ func setOffload(device string, on bool) error {
 	return nil
 }
 
-// Send sends a packet to a program, and returns all that watches saw of it, in order. The error is testrun.ErrRefused where
-// the kernel doesn't take such a packet; where it finds out later, nothing is seen.
+// Send sends a packet to a program, and returns all that watches saw of it, in order. The error is testrun.ErrRefused
+// where the kernel doesn't take such a packet; where it finds out later, nothing is seen.
 func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	e := l.entrances[program]
 	if e == nil {
