@@ -282,8 +282,10 @@ func (s *Server) stop(w http.ResponseWriter, _ *http.Request) {
 			Fix:    fmt.Sprintf("stop the server itself, process %d", os.Getpid())})
 		return
 	}
+	// The whole answer leaves now, without a last chunk to come: the connection ends with the relay.
+	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(http.StatusAccepted)
-	_ = http.NewResponseController(w).Flush() // now, since the connection ends with the relay
+	_ = http.NewResponseController(w).Flush()
 	go s.Stop()
 }
 

@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -334,9 +335,9 @@ func TestDrain(t *testing.T) {
 func TestStop(t *testing.T) {
 	l := start(t)
 	l.refused("POST", "/v1/stop", nil, api.CodeRefused, "", "stop the server itself")
-	stopped := make(chan struct{})
+	stopped := make(chan struct{}, 2)
 	path := filepath.Join(t.TempDir(), "stop.sock")
-	relay, err := load(t, &control.Server{Path: path, Stop: func() { close(stopped) }}, runtime.Options{})
+	relay, err := load(t, &control.Server{Path: path, Stop: func() { stopped <- struct{}{} }}, runtime.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,6 +345,20 @@ func TestStop(t *testing.T) {
 	c := checkedClient(t, path, relay.Desc())
 	if err := c.Do(t.Context(), "POST", "/v1/stop", nil, nil); err != nil {
 		t.Error(err)
+	}
+	<-stopped
+	// The answer is whole before the relay ends, which may close the connection at once.
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "POST /v1/stop HTTP/1.1\r\nHost: relay\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || answer.StatusCode != http.StatusAccepted || answer.ContentLength != 0 {
+		t.Errorf("%+v, %v; want status 202, and a length of 0 in its head", answer, err)
 	}
 	<-stopped
 }
