@@ -104,7 +104,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 		}
 		why := testrun.Shows(&t.packet)
 		if want, err := trials[i].state.Run(t.program.Name, t.packet); why == "" && err == nil {
-			why = testrun.ShowsResult(t.program, &want)
+			why = testrun.ShowsResult(t.program, &t.packet, &want)
 		}
 		if why == "" && t.src.Route != nil && routes {
 			why = "the kernel looks the route up, and knows none like the test's"

@@ -226,7 +226,7 @@ func (b *Beside) Run(p sim.Packet) (f *Fate, differs []string, why string, err e
 		return nil, nil, "", err
 	}
 	if why == "" {
-		why = testrun.ShowsResult(b.x.t.program, &f.Result)
+		why = testrun.ShowsResult(b.x.t.program, &p, &f.Result)
 	}
 	if why == "" && b.x.t.src.Route != nil && testrun.UsesRoutes(state.Plan()) {
 		why = "the kernel looks the route up, and knows none like the test's"

@@ -15,9 +15,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"syscall"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -228,14 +230,52 @@ func Shows(p *sim.Packet) string {
 	return ""
 }
 
-// ShowsResult reports why a run can't show what the model makes of a packet, or "". The kernel's entry takes the first
-// 14 bytes of every packet for an Ethernet header: where the packet begins with IP, what it takes for an EtherType are
-// bytes of an address, and it refuses to move headers of what isn't IP to it. A device without Ethernet says IP.
-func ShowsResult(p *ir.Program, want *sim.Result) string {
-	if want.Moved && !p.L2 {
+// ShowsResult reports why a run can't show what the model makes of a packet, or "".
+//
+// The kernel's entry takes the first 14 bytes of every packet for an Ethernet header: where the packet begins with IP,
+// what it takes for an EtherType are bytes of an address, and it refuses to move headers of what isn't IP to it. A
+// device without Ethernet says IP.
+//
+// It doesn't say either where the transport header is, as the stack does of what comes from a device. Where headers
+// don't fit in front of the packet, and it moves to another buffer, the kernel takes that for somewhere in front of the
+// packet, and before Linux 6.13 (commit 9ecc4d858b92) it then cuts nothing off.
+func ShowsResult(p *ir.Program, in *sim.Packet, want *sim.Result) string {
+	return showsResult(p, in, want, cutsAnywhere())
+}
+
+func showsResult(p *ir.Program, in *sim.Packet, want *sim.Result, cuts bool) string {
+	const front = 64       // NET_SKB_PAD
+	const family = 40 - 20 // the IPv6 header stays until there is room for all
+	switch end := datagramEnd(in.Data); {
+	case want.Moved && !p.L2:
 		return "headers move in a packet without a link-layer header"
+	case want.Moved && !cuts && len(in.Data) > end && len(want.Packet.Data)-end > front-family:
+		return "the packet moves to another buffer, and this kernel then cuts nothing off (before Linux 6.13)"
 	}
 	return ""
+}
+
+// MayHide reports whether ShowsResult has a reason for some result of a packet.
+func MayHide(p *ir.Program, in *sim.Packet) bool {
+	return !p.L2 || !cutsAnywhere() && len(in.Data) > datagramEnd(in.Data)
+}
+
+var cutsAnywhere = sync.OnceValue(func() bool {
+	version, err := features.LinuxVersionCode()
+	return err == nil && version >= 6<<16|13<<8
+})
+
+// datagramEnd is where the IP datagram of a frame ends, as its header says; or where the frame ends, if it has none.
+func datagramEnd(frame []byte) int {
+	const eth, v4, v6 = 14, 20, 40
+	end := len(frame)
+	switch {
+	case len(frame) >= eth+v4 && frame[12] == 0x08 && frame[13] == 0x00:
+		end = eth + int(binary.BigEndian.Uint16(frame[eth+2:]))
+	case len(frame) >= eth+v6 && frame[12] == 0x86 && frame[13] == 0xDD:
+		end = eth + v6 + int(binary.BigEndian.Uint16(frame[eth+4:]))
+	}
+	return min(end, len(frame))
 }
 
 // Run runs a program on a packet.

@@ -157,7 +157,7 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 // hidden reports whether a run in the kernel can't show what becomes of a packet: it is tried in the model.
 func (b *bench) hidden(program string, p sim.Packet) (bool, error) {
 	i := slices.IndexFunc(b.plan.Programs, func(x *ir.Program) bool { return x.Name == program })
-	if i < 0 || testrun.ShowsResult(b.plan.Programs[i], &sim.Result{Moved: true}) == "" {
+	if i < 0 || !testrun.MayHide(b.plan.Programs[i], &p) {
 		return false, nil
 	}
 	b.probe.CopyState(b.model)
@@ -166,7 +166,7 @@ func (b *bench) hidden(program string, p sim.Packet) (bool, error) {
 	}
 	want, err := b.probe.Run(program, p)
 	b.probe.CopyState(b.model)
-	return err == nil && testrun.ShowsResult(b.plan.Programs[i], &want) != "", nil
+	return err == nil && testrun.ShowsResult(b.plan.Programs[i], &p, &want) != "", nil
 }
 
 // readEvents reads the ring, and returns how its records differ from the model's.
