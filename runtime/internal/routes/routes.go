@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -221,7 +222,10 @@ func (rt *Resolver) stale(rules, policies bool) {
 	rt.Kick(true)
 }
 
-// readAgain reads what has changed of rules and policies. What can't be read stays as it was, until something changes.
+// retry is after what time rules and policies are read again that couldn't be read.
+const retry = time.Second
+
+// readAgain reads what has changed of rules and policies. What can't be read stays as it was, until it can.
 func (rt *Resolver) readAgain() {
 	for _, one := range []struct {
 		stale *bool
@@ -240,6 +244,7 @@ func (rt *Resolver) readAgain() {
 			rt.mu.Lock()
 			*one.stale = true
 			rt.mu.Unlock()
+			time.AfterFunc(retry, func() { rt.Kick(true) })
 		}
 	}
 }
