@@ -12,14 +12,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// docWidth is how many characters of a reason's name and text have room in a line of 120 columns with what is around
-// them.
-const docWidth = 60
-
 // literal writes a description as a Go literal, without fields that are zero.
 func literal(d abi.Desc) string {
 	var b strings.Builder
-	writeLiteral(&b, reflect.ValueOf(d), true)
+	writeLiteral(&b, reflect.ValueOf(d), true, 0)
 	return b.String()
 }
 
@@ -40,8 +36,8 @@ var constants = map[any]string{
 }
 
 // writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a
-// slice.
-func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
+// slice. The line that it begins in is indented by so many tabs.
+func writeLiteral(b *strings.Builder, v reflect.Value, typed bool, tabs int) {
 	switch x := v.Interface().(type) {
 	case abi.Kind, abi.TableKind, abi.ReasonKind, abi.Hook:
 		b.WriteString("abi." + constants[x])
@@ -64,20 +60,22 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 	case reflect.Struct:
 		b.WriteString(typ + "{")
 		lines := v.Type() == reflect.TypeFor[abi.Desc]()
+		column := tabs*tab + len(typ+"{")
 		for i := range v.NumField() {
-			f, name := v.Field(i), v.Type().Field(i).Name
-			if f.IsZero() {
+			if v.Field(i).IsZero() {
 				continue
 			}
-			if lines {
+			var f strings.Builder
+			f.WriteString(v.Type().Field(i).Name + ": ")
+			writeLiteral(&f, v.Field(i), true, tabs+btoi(lines))
+			text := f.String()
+			first, _, _ := strings.Cut(text, "\n")
+			if lines || column+len(first+", },") > columns {
 				b.WriteString("\n")
+				column = (tabs + 1) * tab
 			}
-			if doc, ok := v.Interface().(abi.Reason); ok && name == "Doc" && len(doc.Name)+len(doc.Doc) > docWidth {
-				b.WriteString("\n")
-			}
-			b.WriteString(name + ": ")
-			writeLiteral(b, f, true)
-			b.WriteString(",")
+			b.WriteString(text + ",")
+			column += len(text[strings.LastIndex(text, "\n")+1:] + ", ")
 		}
 		if lines {
 			b.WriteString("\n")
@@ -90,7 +88,7 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 			if lines {
 				b.WriteString("\n")
 			}
-			writeLiteral(b, v.Index(i), false)
+			writeLiteral(b, v.Index(i), false, tabs+btoi(lines))
 			b.WriteString(",")
 		}
 		if lines {
@@ -115,7 +113,7 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 			fmt.Fprintf(b, "uint64(%d)", v.Elem().Uint())
 			return
 		}
-		writeLiteral(b, v.Elem(), true)
+		writeLiteral(b, v.Elem(), true, tabs)
 	default:
 		panic(fmt.Sprintf("glue: no literal for %v", v.Type()))
 	}
@@ -127,4 +125,11 @@ func byteList(bs []byte) string {
 		parts = append(parts, fmt.Sprintf("0x%02x", x))
 	}
 	return strings.Join(parts, ", ")
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -62,21 +62,22 @@ func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
 	return wrapComments(out), nil
 }
 
-// columns is how wide lines of comments are at most.
-const columns = 118
+// Lines have at most so many columns, with tabs that are so wide.
+const columns, tab = 120, 4
 
 // wrapComments breaks the lines of paragraphs of comments that are too wide: names of the spec may be long.
 func wrapComments(source []byte) []byte {
 	var out, paragraph []string
 	indent := ""
 	flush := func() {
-		wide := func(line string) bool { return len(line) > columns }
+		taken := (tab - 1) * len(indent)
+		wide := func(line string) bool { return taken+len(line) > columns }
 		if slices.ContainsFunc(paragraph, wide) {
 			words := strings.Fields(strings.ReplaceAll(strings.Join(paragraph, " "), indent+"// ", ""))
 			paragraph = nil
 			line := indent + "//"
 			for _, word := range words {
-				if len(line)+1+len(word) > columns && line != indent+"//" {
+				if taken+len(line)+1+len(word) > columns && line != indent+"//" {
 					paragraph = append(paragraph, line)
 					line = indent + "//"
 				}
@@ -173,6 +174,15 @@ type table struct {
 	Array   bool
 }
 
+// Values are the values of a row.
+func (t table) Values() string {
+	var words []string
+	for _, f := range t.Value {
+		words = append(words, "row."+f.Field)
+	}
+	return list(len("    return t.t.Put(t.key(key), []any{"), words)
+}
+
 // group is a kind of group.
 type group struct {
 	Field    string
@@ -225,14 +235,21 @@ func (s session) Values() string { return s.arguments(len("    return s.s.Change
 
 // arguments are words and the values; so many columns are taken in the first line.
 func (s session) arguments(width int, words ...string) string {
-	const tab = 4
 	for _, f := range s.Fields {
 		words = append(words, "v."+f.Field)
+	}
+	return list(width, words)
+}
+
+// list writes words in lines of a function; so many columns are taken in the first one.
+func list(width int, words []string) string {
+	if len(words) == 0 {
+		return ""
 	}
 	text := words[0]
 	width += len(text)
 	for _, w := range words[1:] {
-		if width += len(", ") + len(w); width < columns {
+		if width += len(", ") + len(w); width+2 < columns {
 			text += ", " + w
 		} else {
 			text += ",\n" + w

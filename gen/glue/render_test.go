@@ -299,3 +299,29 @@ func TestDescIsTheSame(t *testing.T) {
 		t.Errorf("table %+v, session %+v", d.Tables[3], d.Sessions[0])
 	}
 }
+
+// Lines of generated Go have at most 120 columns, as all others.
+func TestColumns(t *testing.T) {
+	lines := 0
+	for _, pattern := range []string{"../../golden/*/relay.go.txt", "../../examples/*/*/relay.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) < 5 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, line := range strings.Split(string(text), "\n") {
+				lines++
+				if n := len(strings.ReplaceAll(line, "\t", "    ")); n > 120 {
+					t.Errorf("%s:%d has %d columns", file, i+1, n)
+				}
+			}
+		}
+	}
+	if lines < 10_000 {
+		t.Errorf("only %d lines", lines)
+	}
+}

@@ -106,8 +106,8 @@ func (r *Relay) Close() error { return r.rt.Close() }
 // DetachAll detaches all programs from all interfaces. The relay stays loaded.
 func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 
-// Register makes the congestion control known to the kernel, for all network namespaces. Sockets choose it by its
-// name: with the option TCP_CONGESTION, or by the sysctl net.ipv4.tcp_congestion_control.
+// Register makes the congestion control known to the kernel, for all network namespaces. Sockets choose it by its name:
+// with the option TCP_CONGESTION, or by the sysctl net.ipv4.tcp_congestion_control.
 func (r *Relay) Register() error { return r.rt.Register() }
 
 // Unregister takes the name back: no socket can choose it any more. Flows that have it keep it.
@@ -134,8 +134,8 @@ func (r *Relay) Counters() (Counters, error) {
 	}, nil
 }
 
-// StartProgram is the program "start": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by StartReason.
+// StartProgram is the program "start": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by StartReason.
 type StartProgram struct{ *runtime.Program }
 
 // StartReason is what became of a packet that start saw.
@@ -278,8 +278,8 @@ func (t *FlowsTable) row(v []any) FlowsRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *FlowsTable) Put(key uint64, row FlowsRow) error {
 	return t.t.Put(t.key(key), []any{row.Cwnd, row.Round, row.Pacing, row.Losses, row.Keep, row.Firm})
 }
@@ -377,11 +377,11 @@ type FreedEvent struct {
 
 func (FreedEvent) event() {}
 
-// Events iterates over the events in the order in which programs began them, from the oldest that has not been read.
-// It sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
-// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring
-// is counted by Lost, or not sent at all where the event is required. Several iterations share the events, as
-// goroutines share a channel.
+// Events iterates over the events in the order in which programs began them, from the oldest that has not been read. It
+// sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
+// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
+// counted by Lost, or not sent at all where the event is required. Several iterations share the events, as goroutines
+// share a channel.
 func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Events(ctx) {
@@ -396,10 +396,10 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any:
-// a server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
-// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the
-// relay is closed, one that wraps runtime.ErrClosed.
+// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any: a
+// server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
+// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the relay
+// is closed, one that wraps runtime.ErrClosed.
 func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Pending(ctx) {

@@ -153,8 +153,8 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// LongProgram is the program "long": Attach and Detach take the name of an interface; what Counts returns is indexed
-// by LongReason.
+// LongProgram is the program "long": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// LongReason.
 type LongProgram struct{ *runtime.Program }
 
 // LongReason is what became of a packet that long saw.
@@ -213,8 +213,8 @@ func (r LongReason) String() string { return r.Desc().Name }
 // Count returns how many packets ended with the reason.
 func (p *LongProgram) Count(r LongReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
-// ShortProgram is the program "short": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by ShortReason.
+// ShortProgram is the program "short": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by ShortReason.
 type ShortProgram struct{ *runtime.Program }
 
 // ShortReason is what became of a packet that short saw.
@@ -267,8 +267,8 @@ func (r ShortReason) String() string { return r.Desc().Name }
 // Count returns how many packets ended with the reason.
 func (p *ShortProgram) Count(r ShortReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
-// TinyProgram is the program "tiny": Attach and Detach take the name of an interface; what Counts returns is indexed
-// by TinyReason.
+// TinyProgram is the program "tiny": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// TinyReason.
 type TinyProgram struct{ *runtime.Program }
 
 // TinyReason is what became of a packet that tiny saw.
@@ -359,8 +359,8 @@ func (p *AnswerProgram) Count(r AnswerReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
 }
 
-// ReplyProgram is the program "reply": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by ReplyReason.
+// ReplyProgram is the program "reply": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by ReplyReason.
 type ReplyProgram struct{ *runtime.Program }
 
 // ReplyReason is what became of a packet that reply saw.
@@ -419,8 +419,8 @@ func (t *KnownTable) row(v []any) KnownRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *KnownTable) Put(key uint64, row KnownRow) error {
 	return t.t.Put(t.key(key), []any{row.Packets})
 }
@@ -488,8 +488,8 @@ func (t *SeenTable) row(v []any) SeenRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *SeenTable) Put(key uint64, row SeenRow) error {
 	return t.t.Put(t.key(key), []any{row.Peer})
 }
@@ -557,8 +557,8 @@ func (t *PeersTable) row(v []any) PeersRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *PeersTable) Put(key netip.AddrPort, row PeersRow) error {
 	return t.t.Put(t.key(key), []any{row.Short})
 }
@@ -632,8 +632,8 @@ func (t *AttemptsTable) row(v []any) AttemptsRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *AttemptsTable) Put(key AttemptsKey, row AttemptsRow) error {
 	return t.t.Put(t.key(key), []any{row.Packets})
 }
@@ -706,8 +706,8 @@ func (t *SourcesTable) row(v []any) SourcesRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *SourcesTable) Put(key netip.Addr, row SourcesRow) error {
 	return t.t.Put(t.key(key), []any{row.New, row.Regular})
 }
@@ -775,8 +775,8 @@ func (t *NetworksTable) row(v []any) NetworksRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *NetworksTable) Put(key netip.Prefix, row NetworksRow) error {
 	return t.t.Put(t.key(key), []any{row.New})
 }
@@ -850,8 +850,8 @@ func (t *TotalsTable) row(v []any) TotalsRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *TotalsTable) Put(key uint16, row TotalsRow) error {
 	return t.t.Put(t.key(key), []any{row.Regulars, row.Newcomers, row.Strays, row.Moves})
 }
@@ -923,10 +923,10 @@ type IssuedEvent struct {
 
 func (IssuedEvent) event() {}
 
-// Events iterates over the events in the order in which programs began them, from the oldest that has not been read.
-// It sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
-// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring
-// is counted by Lost. Several iterations share the events, as goroutines share a channel.
+// Events iterates over the events in the order in which programs began them, from the oldest that has not been read. It
+// sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
+// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
+// counted by Lost. Several iterations share the events, as goroutines share a channel.
 func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Events(ctx) {
@@ -941,10 +941,10 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any:
-// a server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
-// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the
-// relay is closed, one that wraps runtime.ErrClosed.
+// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any: a
+// server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
+// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the relay
+// is closed, one that wraps runtime.ErrClosed.
 func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Pending(ctx) {
@@ -997,7 +997,8 @@ var desc = abi.Desc{
 	Kernel: [2]int{5, 12},
 	Settings: []abi.Setting{
 		{Name: "port", Kind: abi.KindUint, Size: 2, Bits: 16, Default: uint64(443), Max: 0xffff},
-		{Name: "id_mask", Kind: abi.KindUint, Size: 8, Bits: 64, Default: uint64(18446744073709551615), Max: 0xffffffffffffffff},
+		{Name: "id_mask", Kind: abi.KindUint, Size: 8, Bits: 64, Default: uint64(18446744073709551615),
+			Max: 0xffffffffffffffff},
 		{Name: "tries", Kind: abi.KindUint, Size: 1, Bits: 8, Default: uint64(32), Max: 0xff},
 		{Name: "watch", Kind: abi.KindBool, Size: 1, Bits: 1, Default: false},
 		{Name: "closed", Kind: abi.KindBool, Size: 1, Bits: 1, Default: false},

@@ -180,8 +180,8 @@ func (t *RoutesTable) row(v []any) RoutesRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *RoutesTable) Put(key netip.Prefix, row RoutesRow) error {
 	return t.t.Put(t.key(key), []any{row.Fast, row.Slow})
 }
@@ -257,8 +257,8 @@ func (t *FlowsTable) row(v []any) FlowsRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *FlowsTable) Put(key FlowsKey, row FlowsRow) error {
 	return t.t.Put(t.key(key), []any{row.Path, row.Packets})
 }

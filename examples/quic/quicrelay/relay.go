@@ -300,8 +300,8 @@ func (p *StreamsAfterAckProgram) Count(r StreamsAfterAckReason) (runtime.Count, 
 	return p.Program.CountAt(int(r))
 }
 
-// DatagramsProgram is the program "datagrams": Attach and Detach take the name of an interface; what Counts returns
-// is indexed by DatagramsReason.
+// DatagramsProgram is the program "datagrams": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by DatagramsReason.
 type DatagramsProgram struct{ *runtime.Program }
 
 // DatagramsReason is what became of a packet that datagrams saw.
@@ -382,8 +382,8 @@ func (p *DatagramsProgram) Count(r DatagramsReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
 }
 
-// AcksProgram is the program "acks": Attach and Detach take the name of an interface; what Counts returns is indexed
-// by AcksReason.
+// AcksProgram is the program "acks": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// AcksReason.
 type AcksProgram struct{ *runtime.Program }
 
 // AcksReason is what became of a packet that acks saw.
@@ -468,8 +468,8 @@ func (t *ConnectionsTable) row(v []any) ConnectionsRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *ConnectionsTable) Put(key ConnectionsKey, row ConnectionsRow) error {
 	return t.t.Put(t.key(key), []any{row.Feed, row.Base, row.Subscriber})
 }
@@ -547,8 +547,8 @@ func (t *DroppedTable) row(v []any) DroppedRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *DroppedTable) Put(key DroppedKey, row DroppedRow) error {
 	return t.t.Put(t.key(key), []any{row.Since})
 }
@@ -677,11 +677,11 @@ func (g *SubscribersGroup) Add(ctx context.Context, row SubscribersRow) (*Subscr
 }
 
 // Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
-// error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their
-// counters and credits.
+// error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their counters
+// and credits.
 //
-// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change
-// returns its error, and the change goes on.
+// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns
+// its error, and the change goes on.
 func (g *SubscribersGroup) Change(ctx context.Context, f func(c *SubscribersChange) error) error {
 	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&SubscribersChange{c}) })
 }
@@ -880,11 +880,11 @@ type AckedEvent struct {
 
 func (AckedEvent) event() {}
 
-// Events iterates over the events in the order in which programs began them, from the oldest that has not been read.
-// It sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
-// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring
-// is counted by Lost, or not sent at all where the event is required. Several iterations share the events, as
-// goroutines share a channel.
+// Events iterates over the events in the order in which programs began them, from the oldest that has not been read. It
+// sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
+// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
+// counted by Lost, or not sent at all where the event is required. Several iterations share the events, as goroutines
+// share a channel.
 func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Events(ctx) {
@@ -899,10 +899,10 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any:
-// a server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
-// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the
-// relay is closed, one that wraps runtime.ErrClosed.
+// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any: a
+// server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
+// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the relay
+// is closed, one that wraps runtime.ErrClosed.
 func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Pending(ctx) {
@@ -1284,7 +1284,8 @@ var desc = abi.Desc{
 			{Name: "leased", Kind: abi.KindCounter, Size: 4, Off: 116},
 			{Name: "data", Kind: abi.KindCredit, Size: 4, Off: 120},
 			{Name: "window", Kind: abi.KindCredit, Size: 4, Off: 124},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 128, Hidden: true, To: "remote", From: "local", Proto: 17},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 128, Hidden: true, To: "remote", From: "local",
+				Proto: 17},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 148, Hidden: true},
 		}, ReceiverSize: 152, Max: 512, Rows: 2048, Size: 64, Base: 1},
 	},

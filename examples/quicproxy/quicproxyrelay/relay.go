@@ -52,8 +52,8 @@ type Relay struct {
 	rt *runtime.Relay
 
 	// Swap runs at tc/ingress and takes eth ipv4 udp short20; eth ipv4 udp short16; eth ipv4 udp short8; eth ipv4 udp
-	// short4; eth ipv4 udp short0; eth ipv6 udp short20; eth ipv6 udp short16; eth ipv6 udp short8; eth ipv6 udp short4;
-	// eth ipv6 udp short0.
+	// short4; eth ipv4 udp short0; eth ipv6 udp short20; eth ipv6 udp short16; eth ipv6 udp short8; eth ipv6 udp
+	// short4; eth ipv6 udp short0.
 	Swap *SwapProgram
 }
 
@@ -90,8 +90,8 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// SwapProgram is the program "swap": Attach and Detach take the name of an interface; what Counts returns is indexed
-// by SwapReason.
+// SwapProgram is the program "swap": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// SwapReason.
 type SwapProgram struct{ *runtime.Program }
 
 // SwapReason is what became of a packet that swap saw.
@@ -199,8 +199,8 @@ func (r *Relay) ForwardingSessions() iter.Seq[*ForwardingSession] {
 	}
 }
 
-// CloseForwardingSessions closes sessions, and removes the rows of thousands with one system call for each table.
-// Those that are over are left out.
+// CloseForwardingSessions closes sessions, and removes the rows of thousands with one system call for each table. Those
+// that are over are left out.
 func (r *Relay) CloseForwardingSessions(sessions ...*ForwardingSession) error {
 	all := make([]*runtime.Session, len(sessions))
 	for i, s := range sessions {
@@ -244,8 +244,8 @@ func (s *ForwardingSession) Counters() (ForwardingCounters, error) {
 	}, nil
 }
 
-// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error
-// where the session is over.
+// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error where
+// the session is over.
 func (s *ForwardingSession) LastUsed() (time.Time, error) { return s.s.LastUsed() }
 
 // Done is closed when the session is over.

@@ -126,8 +126,8 @@ func (r *Relay) Counters() (Counters, error) {
 	}, nil
 }
 
-// VideoProgram is the program "video": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by VideoReason.
+// VideoProgram is the program "video": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by VideoReason.
 type VideoProgram struct{ *runtime.Program }
 
 // VideoReason is what became of a packet that video saw.
@@ -202,8 +202,8 @@ func (r VideoReason) String() string { return r.Desc().Name }
 // Count returns how many packets ended with the reason.
 func (p *VideoProgram) Count(r VideoReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
-// AudioProgram is the program "audio": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by AudioReason.
+// AudioProgram is the program "audio": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by AudioReason.
 type AudioProgram struct{ *runtime.Program }
 
 // AudioReason is what became of a packet that audio saw.
@@ -302,8 +302,8 @@ func (t *StreamsTable) row(v []any) StreamsRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *StreamsTable) Put(key StreamsKey, row StreamsRow) error {
 	return t.t.Put(t.key(key), []any{row.Highest})
 }
@@ -444,11 +444,11 @@ func (g *SubscribersGroup) Add(ctx context.Context, row SubscribersRow) (*Subscr
 }
 
 // Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
-// error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their
-// counters and credits.
+// error, nothing is changed. Receivers that it adds get no packet before it returns, so that it may set their counters
+// and credits.
 //
-// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change
-// returns its error, and the change goes on.
+// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns
+// its error, and the change goes on.
 func (g *SubscribersGroup) Change(ctx context.Context, f func(c *SubscribersChange) error) error {
 	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&SubscribersChange{c}) })
 }
@@ -604,10 +604,10 @@ type SentEvent struct {
 
 func (SentEvent) event() {}
 
-// Events iterates over the events in the order in which programs began them, from the oldest that has not been read.
-// It sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
-// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring
-// is counted by Lost. Several iterations share the events, as goroutines share a channel.
+// Events iterates over the events in the order in which programs began them, from the oldest that has not been read. It
+// sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps
+// runtime.ErrClosed where the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
+// counted by Lost. Several iterations share the events, as goroutines share a channel.
 func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Events(ctx) {
@@ -622,10 +622,10 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
 	}
 }
 
-// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any:
-// a server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
-// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the
-// relay is closed, one that wraps runtime.ErrClosed.
+// Pending iterates over the events that programs had begun when it was called, without sleeping until there are any: a
+// server that reads a datagram from a socket, and then Pending, knows all events of that datagram. If ctx ends
+// meanwhile, the last step yields its error, and what the iteration hasn't come to is there for the next; if the relay
+// is closed, one that wraps runtime.ErrClosed.
 func (r *Relay) Pending(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for e, err := range r.rt.Pending(ctx) {
@@ -833,7 +833,8 @@ var desc = abi.Desc{
 			{Name: "sent", Kind: abi.KindCounter, Size: 4, Off: 64},
 			{Name: "octets", Kind: abi.KindCounter, Size: 4, Off: 68},
 			{Name: "rate", Kind: abi.KindBucket, Size: 4, Off: 72},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 76, Hidden: true, To: "remote", From: "local", Proto: 17},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 76, Hidden: true, To: "remote", From: "local",
+				Proto: 17},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 96, Hidden: true},
 		}, ReceiverSize: 104, Max: 512, Rows: 8192, Size: 256, Base: 1},
 	},

@@ -63,8 +63,8 @@ type Relay struct {
 	// VxlanIn runs at tc/ingress and takes eth ipv4 udp vxlan eth ipv4_any; eth ipv4 udp vxlan eth ipv6; eth ipv6 udp
 	// vxlan eth ipv4_any; eth ipv6 udp vxlan eth ipv6.
 	VxlanIn *VxlanInProgram
-	// GeneveIn runs at tc/ingress and takes eth ipv4 udp geneve eth ipv4_any; eth ipv4 udp geneve eth ipv6; eth ipv6 udp
-	// geneve eth ipv4_any; eth ipv6 udp geneve eth ipv6.
+	// GeneveIn runs at tc/ingress and takes eth ipv4 udp geneve eth ipv4_any; eth ipv4 udp geneve eth ipv6; eth ipv6
+	// udp geneve eth ipv4_any; eth ipv6 udp geneve eth ipv6.
 	GeneveIn *GeneveInProgram
 	// IpipIn runs at tc/ingress and takes eth ipv4 ipv4_any; eth ipv4 ipv6; eth ipv6 ipv4_any; eth ipv6 ipv6.
 	IpipIn *IpipInProgram
@@ -185,8 +185,8 @@ func (p *VxlanOutProgram) Count(r VxlanOutReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
 }
 
-// GeneveOutProgram is the program "geneve_out": Attach and Detach take the name of an interface; what Counts returns
-// is indexed by GeneveOutReason.
+// GeneveOutProgram is the program "geneve_out": Attach and Detach take the name of an interface; what Counts returns is
+// indexed by GeneveOutReason.
 type GeneveOutProgram struct{ *runtime.Program }
 
 // GeneveOutReason is what became of a packet that geneve_out saw.
@@ -595,8 +595,8 @@ func (p *IpipInProgram) Count(r IpipInReason) (runtime.Count, error) {
 	return p.Program.CountAt(int(r))
 }
 
-// FouInProgram is the program "fou_in": Attach and Detach take the name of an interface; what Counts returns is
-// indexed by FouInReason.
+// FouInProgram is the program "fou_in": Attach and Detach take the name of an interface; what Counts returns is indexed
+// by FouInReason.
 type FouInProgram struct{ *runtime.Program }
 
 // FouInReason is what became of a packet that fou_in saw.
@@ -701,10 +701,11 @@ func (t *NetworksTable) row(v []any) NetworksRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *NetworksTable) Put(key netip.Prefix, row NetworksRow) error {
-	return t.t.Put(t.key(key), []any{row.Kind, row.V6, row.Sums, row.Local, row.Remote, row.VNI, row.Option, row.Own, row.MAC, row.Packets})
+	return t.t.Put(t.key(key), []any{row.Kind, row.V6, row.Sums, row.Local, row.Remote, row.VNI, row.Option, row.Own,
+		row.MAC, row.Packets})
 }
 
 // Get returns a row; an error that wraps runtime.ErrNotFound where there is none.
@@ -782,8 +783,8 @@ func (t *PeersTable) row(v []any) PeersRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *PeersTable) Put(key PeersKey, row PeersRow) error {
 	return t.t.Put(t.key(key), []any{row.Own, row.Zero, row.Packets})
 }
@@ -856,8 +857,8 @@ func (t *OwnTable) row(v []any) OwnRow {
 	}
 }
 
-// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new
-// ones. Errors: *runtime.ValueError, *runtime.FullError.
+// Put inserts a row, or replaces the one with that key. Counters of the row stay what they are; a new row has new ones.
+// Errors: *runtime.ValueError, *runtime.FullError.
 func (t *OwnTable) Put(key netip.Addr, row OwnRow) error {
 	return t.t.Put(t.key(key), []any{row.Packets})
 }

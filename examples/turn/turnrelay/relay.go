@@ -298,8 +298,8 @@ func (s *ChannelSession) Counters() (ChannelCounters, error) {
 	}, nil
 }
 
-// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error
-// where the session is over.
+// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error where
+// the session is over.
 func (s *ChannelSession) LastUsed() (time.Time, error) { return s.s.LastUsed() }
 
 // Done is closed when the session is over.
@@ -325,7 +325,8 @@ var desc = abi.Desc{
 		}, KeySize: 40, Value: []abi.Member{
 			{Name: "relayed", Kind: abi.KindEndpoint, Size: 18},
 			{Name: "peer", Kind: abi.KindEndpoint, Size: 18, Off: 18},
-			{Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed", Proto: 17},
+			{Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed",
+				Proto: 17},
 			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 56, Hidden: true},
 			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
 		}, ValueSize: 64, Session: "channel"},
@@ -336,7 +337,8 @@ var desc = abi.Desc{
 			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
 			{Name: "server", Kind: abi.KindEndpoint, Size: 18, Off: 18},
 			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 36},
-			{Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server", Proto: 17},
+			{Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server",
+				Proto: 17},
 			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
 			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 64, Hidden: true},
 		}, ValueSize: 72, Session: "channel"},
@@ -377,8 +379,7 @@ var desc = abi.Desc{
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
 			{Name: "gso_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
-			{Name: "channel_data_number", Kind: abi.ReasonPunted,
-				Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
+			{Name: "channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
 			{Name: "channel_data_length", Kind: abi.ReasonPunted,
 				Doc: "channel_data.length disagrees with the packet"},
 			{Name: "no_by_channel", Kind: abi.ReasonPunted, Doc: "no row in by_channel"},

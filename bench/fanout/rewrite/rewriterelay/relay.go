@@ -195,8 +195,8 @@ func (k *ReceiversGroups) All() iter.Seq[*ReceiversGroup] {
 // Count returns how many groups are open, and how many receivers they have.
 func (k *ReceiversGroups) Count() (groups, receivers int) { return k.k.Count() }
 
-// ReceiversGroup is an open group "receivers": packets that have its key go to its receivers. It is the same pointer
-// as long as the group is open.
+// ReceiversGroup is an open group "receivers": packets that have its key go to its receivers. It is the same pointer as
+// long as the group is open.
 type ReceiversGroup struct{ g *runtime.Group }
 
 func wrapReceiversGroup(g *runtime.Group) *ReceiversGroup {
@@ -237,8 +237,8 @@ func (g *ReceiversGroup) Add(ctx context.Context, row ReceiversRow) (*ReceiversR
 // Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
 // error, nothing is changed. Receivers that it adds get no packet before it returns.
 //
-// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change
-// returns its error, and the change goes on.
+// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns
+// its error, and the change goes on.
 func (g *ReceiversGroup) Change(ctx context.Context, f func(c *ReceiversChange) error) error {
 	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&ReceiversChange{c}) })
 }
@@ -267,8 +267,8 @@ func (c *ReceiversChange) Set(v *ReceiversReceiver, row ReceiversRow) error {
 	return c.c.Set(v.v, row.values()...)
 }
 
-// Update changes a receiver's values. f is called after the function that has the ReceiversChange has returned,
-// perhaps more than once.
+// Update changes a receiver's values. f is called after the function that has the ReceiversChange has returned, perhaps
+// more than once.
 func (c *ReceiversChange) Update(v *ReceiversReceiver, f func(row *ReceiversRow)) {
 	c.c.Update(v.v, updateReceiversRow(f))
 }
@@ -431,7 +431,8 @@ var desc = abi.Desc{
 			{Name: "payload_type", Kind: abi.KindUint, Bits: 7, Size: 1, Off: 40},
 			{Name: "sequence", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 42},
 			{Name: "timestamp", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44},
-			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 48, Hidden: true, To: "remote", From: "local", Proto: 17},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 48, Hidden: true, To: "remote", From: "local",
+				Proto: 17},
 			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 68, Hidden: true},
 		}, ReceiverSize: 72, Max: 512, Rows: 512, Size: 1, Base: 1},
 	},
