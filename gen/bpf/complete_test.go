@@ -137,7 +137,7 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	const data, dataEnd = 76, 80 // in struct __sk_buff
+	const protocol, data, dataEnd = 16, 76, 80 // in struct __sk_buff
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, data, asm.Word),
@@ -145,11 +145,14 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint
 		asm.Mov.Reg(asm.R4, asm.R2),
 		asm.Add.Imm(asm.R4, 34),
 		asm.JGT.Reg(asm.R4, asm.R3, "out"),
+		asm.LoadMem(asm.R4, asm.R6, protocol, asm.Word),
+		asm.HostTo(asm.BE, asm.R4, asm.Half),      // it is in network byte order
 		asm.LoadMem(asm.R5, asm.R2, 23, asm.Byte), // the protocol over IPv4
-		asm.JEq.Imm(asm.R5, unix.IPPROTO_UDP, "udp"),
-		asm.LoadMem(asm.R5, asm.R2, 20, asm.Byte), // and over IPv6
-		asm.JNE.Imm(asm.R5, unix.IPPROTO_UDP, "out"),
-		asm.Mov.Reg(asm.R1, asm.R6).WithSymbol("udp"),
+		asm.JEq.Imm(asm.R4, unix.ETH_P_IP, "ip"),
+		asm.LoadMem(asm.R5, asm.R2, 20, asm.Byte), // the next header over IPv6
+		asm.JNE.Imm(asm.R4, unix.ETH_P_IPV6, "out"),
+		asm.JNE.Imm(asm.R5, unix.IPPROTO_UDP, "out").WithSymbol("ip"),
+		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.FnCsumUpdate.Call(),
 		asm.Mov.Reg(asm.R7, asm.R0),

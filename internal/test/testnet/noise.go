@@ -21,7 +21,8 @@ func (n *Net) noise(d *Dev, pause time.Duration) error {
 	if err != nil {
 		return err
 	}
-	frames := strayFrames(d.MAC)
+	const udp = unix.IPPROTO_UDP // in the sender's address, where IP headers have their protocol
+	frames := strayFrames([]byte{0x02, udp, udp, udp, udp, udp})
 	go func() {
 		defer unix.Close(fd)
 		for {
