@@ -294,3 +294,15 @@ func TestClosedByOperator(t *testing.T) {
 	b.check(b.helper.cmd.Process.Signal(syscall.SIGTERM))
 	b.until("the channel has left the kernel", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
 }
+
+// A helper that is told to end at any moment, also while it opens a session, closes its sessions and ends.
+func TestHelperEnds(t *testing.T) {
+	b := newBed(t, usual)
+	args := b.helper.cmd.Args
+	for range 30 {
+		b.client()
+		b.check(b.helper.cmd.Process.Signal(syscall.SIGTERM))
+		b.until("the channel has left the kernel", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
+		b.helper = b.start("ready", "/usr/bin/python3", args[slices.Index(args, "helper.py"):]...)
+	}
+}

@@ -178,14 +178,19 @@ def main():
     p.add_argument("--channel-lifetime", type=float, default=600, help="seconds, as the server has it")
     p.add_argument("--hold", type=float, default=15, help="seconds until sessions of a killed helper end")
     args = p.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and finally
+    # Signals wake select up, and do nothing else: an exception that is raised in a finalizer is lost, and the signal with it.
+    ends, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    for number in signal.SIGTERM, signal.SIGINT:
+        signal.signal(number, lambda *_: None)
     packets, relay = packet_socket(args.interface), Relay("relay")
     relay.path = args.socket
     helper, look = Helper(relay, args.port, args.channel_lifetime, args.hold), 0
     say("ready")
     try:
-        while True:
-            if select.select([packets], [], [], helper.hold / 4)[0]:
+        while ends not in (ready := select.select([packets, ends], [], [], helper.hold / 4)[0]):
+            if ready:
                 data, source = packets.recvfrom(65535)
                 helper.packet(data, source[2] == socket.PACKET_OUTGOING)
             if time.monotonic() >= look:
