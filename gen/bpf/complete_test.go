@@ -128,6 +128,27 @@ type watched struct {
 	sum   int64
 }
 
+// onlyUDP keeps the context in R6, and goes to a label with packets that aren't UDP over IP: a kernel sends others on
+// its own.
+func onlyUDP(otherwise string) asm.Instructions {
+	const protocol, data, dataEnd = 16, 76, 80 // in struct __sk_buff
+	return asm.Instructions{
+		asm.Mov.Reg(asm.R6, asm.R1),
+		asm.LoadMem(asm.R2, asm.R6, data, asm.Word),
+		asm.LoadMem(asm.R3, asm.R6, dataEnd, asm.Word),
+		asm.Mov.Reg(asm.R4, asm.R2),
+		asm.Add.Imm(asm.R4, 34),
+		asm.JGT.Reg(asm.R4, asm.R3, otherwise),
+		asm.LoadMem(asm.R4, asm.R6, protocol, asm.Word),
+		asm.HostTo(asm.BE, asm.R4, asm.Half),      // it is in network byte order
+		asm.LoadMem(asm.R5, asm.R2, 23, asm.Byte), // the protocol over IPv4
+		asm.JEq.Imm(asm.R4, unix.ETH_P_IP, "ip"),
+		asm.LoadMem(asm.R5, asm.R2, 20, asm.Byte), // the next header over IPv6
+		asm.JNE.Imm(asm.R4, unix.ETH_P_IPV6, otherwise),
+		asm.JNE.Imm(asm.R5, unix.IPPROTO_UDP, otherwise).WithSymbol("ip"),
+	}
+}
+
 // watchSums counts UDP packets that arrive at a device, and keeps what the kernel says of the sum of the last one, or
 // of an earlier one of the last 64.
 func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint64) watched {
@@ -137,21 +158,7 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close() })
-	const protocol, data, dataEnd = 16, 76, 80 // in struct __sk_buff
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-		asm.Mov.Reg(asm.R6, asm.R1),
-		asm.LoadMem(asm.R2, asm.R6, data, asm.Word),
-		asm.LoadMem(asm.R3, asm.R6, dataEnd, asm.Word),
-		asm.Mov.Reg(asm.R4, asm.R2),
-		asm.Add.Imm(asm.R4, 34),
-		asm.JGT.Reg(asm.R4, asm.R3, "out"),
-		asm.LoadMem(asm.R4, asm.R6, protocol, asm.Word),
-		asm.HostTo(asm.BE, asm.R4, asm.Half),      // it is in network byte order
-		asm.LoadMem(asm.R5, asm.R2, 23, asm.Byte), // the protocol over IPv4
-		asm.JEq.Imm(asm.R4, unix.ETH_P_IP, "ip"),
-		asm.LoadMem(asm.R5, asm.R2, 20, asm.Byte), // the next header over IPv6
-		asm.JNE.Imm(asm.R4, unix.ETH_P_IPV6, "out"),
-		asm.JNE.Imm(asm.R5, unix.IPPROTO_UDP, "out").WithSymbol("ip"),
+	code := append(onlyUDP("out"),
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.FnCsumUpdate.Call(),
@@ -176,7 +183,8 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint
 		asm.StoreMem(asm.R0, 0, asm.R7, asm.DWord),
 		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"),
 		asm.Return(),
-	}})
+	)
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: code})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}

@@ -47,7 +47,7 @@ func must(t *testing.T, errs ...error) {
 func received(t *testing.T, what string, at *net.UDPConn) []byte {
 	t.Helper()
 	buf := make([]byte, 4096)
-	must(t, at.SetReadDeadline(time.Now().Add(2*time.Second)))
+	must(t, at.SetReadDeadline(time.Now().Add(patience)))
 	n, err := at.Read(buf)
 	if err != nil {
 		t.Fatalf("%s: %v", what, err)
@@ -388,10 +388,10 @@ func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 			return err
 		})
 	}()
-	must(t, server.(*net.TCPListener).SetDeadline(time.Now().Add(5*time.Second)))
+	must(t, server.(*net.TCPListener).SetDeadline(time.Now().Add(patience)))
 	conn, err := server.Accept()
 	must(t, err)
-	must(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	must(t, conn.SetReadDeadline(time.Now().Add(patience)))
 	got, err := io.ReadAll(conn)
 	must(t, err, <-sent)
 	if !bytes.Equal(got, data) {
@@ -520,7 +520,7 @@ func passOtherFamily(t *testing.T, u *unit, program string, partial bool) {
 			got = received(t, fmt.Sprintf("%d bytes", size), outer4)
 		} else {
 			buf := make([]byte, 4096)
-			must(t, outer6.SetReadDeadline(time.Now().Add(2*time.Second)))
+			must(t, outer6.SetReadDeadline(time.Now().Add(patience)))
 			n, err := outer6.Read(buf)
 			must(t, err)
 			got = buf[:n]

@@ -307,7 +307,7 @@ func mustLookup(t *testing.T, m *ebpf.Map, key any) []byte {
 func expect(t *testing.T, at *net.UDPConn, from netip.AddrPort, want []byte) {
 	t.Helper()
 	buf := make([]byte, 2048)
-	if err := at.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := at.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	n, sender, err := at.ReadFromUDPAddrPort(buf)

@@ -203,7 +203,7 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 		}
 		return
 	case s.stack:
-		b.sockets[family].SetReadDeadline(time.Now().Add(2 * time.Second))
+		b.sockets[family].SetReadDeadline(time.Now().Add(patience))
 		got := make([]byte, 2000)
 		n, from, err := b.sockets[family].ReadFromUDPAddrPort(got)
 		if err != nil || string(got[:n]) != string(payload) || from.Addr().Unmap() != b.line.ClientAddr.Of(family) {

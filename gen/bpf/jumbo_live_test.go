@@ -308,7 +308,7 @@ func (j *jumbo) send(t *testing.T, p jumboPacket) *testnet.Frame {
 		frame = &f
 	} else {
 		awaitReason(t, p.String(), j.program, before, "too_big")
-		if err := p.up.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+		if err := p.up.SetReadDeadline(time.Now().Add(patience)); err != nil {
 			t.Fatal(err)
 		}
 		buf := make([]byte, jumboInto)

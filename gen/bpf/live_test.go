@@ -229,6 +229,9 @@ func arrived(c *testnet.Capture) (out []testnet.Frame) {
 	return out
 }
 
+// patience is how long a packet may take that has to arrive.
+const patience = 20 * time.Second
+
 // exchange sends a datagram and expects what the relay makes of it.
 func exchange(t *testing.T, from *net.UDPConn, to netip.AddrPort, datagram []byte, at *net.UDPConn,
 	source netip.AddrPort, want []byte) {
@@ -237,7 +240,7 @@ func exchange(t *testing.T, from *net.UDPConn, to netip.AddrPort, datagram []byt
 		t.Fatal(err)
 	}
 	buf := make([]byte, 2048)
-	if err := at.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+	if err := at.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	n, sender, err := at.ReadFromUDPAddrPort(buf)

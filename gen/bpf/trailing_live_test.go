@@ -82,7 +82,7 @@ func afterTheDatagram(t *testing.T, u *unit, family int, program string) {
 			Read([]byte) (int, error)
 		}{at, up}[:map[string]int{"route": 1, "spread": 2}[program]] {
 			buf := make([]byte, 2048)
-			if err := conn.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 				t.Fatal(err)
 			}
 			if got, err := conn.Read(buf); err != nil || !bytes.Equal(buf[:got], payload) {

@@ -198,7 +198,7 @@ func TestCompleteOutside(t *testing.T) {
 }
 
 // levels has a device say that it has verified one checksum more, that many times, and returns the most that the kernel
-// then says of a packet: how many are verified after the first one, or an error.
+// then says of a UDP packet: how many are verified after the first one, or an error.
 func levels(t *testing.T, dev *testnet.Dev, more int) func(t *testing.T) int64 {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -206,7 +206,7 @@ func levels(t *testing.T, dev *testnet.Dev, more int) func(t *testing.T) int64 {
 	t.Cleanup(func() { m.Close() })
 	must(t, m.Put(uint32(0), int64(math.MinInt64)))
 	const query, increment = 0, 1 // BPF_CSUM_LEVEL_QUERY, BPF_CSUM_LEVEL_INC
-	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1)}
+	code := onlyUDP("out")
 	level := func(action int32) {
 		code = append(code, asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, action), asm.FnCsumLevel.Call())
 	}

@@ -156,7 +156,7 @@ func TestTunDevice(t *testing.T) {
 				}
 				server := servers[toV6]
 				buffer := make([]byte, 2000)
-				_ = server.SetReadDeadline(time.Now().Add(5 * time.Second))
+				_ = server.SetReadDeadline(time.Now().Add(20 * time.Second))
 				n, from, err := server.ReadFromUDPAddrPort(buffer)
 				if err != nil {
 					t.Fatalf("IPv6 %v to %v, %d bytes: %v: %v", fromV6, toV6, size, err, counts(relay, "out"))
@@ -178,7 +178,7 @@ func TestTunDevice(t *testing.T) {
 func answer(t *testing.T, device *os.File, from, to netip.AddrPort, payload []byte, why func() any) {
 	t.Helper()
 	buffer := make([]byte, 2000)
-	if err := device.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := device.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	for {

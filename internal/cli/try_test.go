@@ -5,6 +5,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -118,21 +119,19 @@ func sendUntil(t *testing.T, line *testnet.Line, capture *exec.Cmd) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", capture.Args, err, &said)
-		}
-	case <-time.After(time.Second):
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		t.Fatalf("%v captures nothing\n%s", capture.Args, &said)
+	}
+	if err := <-ended; err != nil {
+		t.Fatalf("%v: %v\n%s", capture.Args, err, &said)
 	}
 }
 
 func try(t *testing.T, args ...string) string {
 	t.Helper()
-	var out, errors bytes.Buffer
-	if status := cli.Do(append([]string{"try"}, args...), strings.NewReader(""), &out, &errors); status != 0 {
-		t.Fatalf("try %q: status %d\n%s%s", args, status, &out, &errors)
+	var out, said bytes.Buffer
+	if status := cli.Do(append([]string{"try"}, args...), strings.NewReader(""), &out, &said); status != 0 {
+		t.Fatalf("try %q: status %d\n%s%s", args, status, &out, &said)
 	}
 	return out.String()
 }

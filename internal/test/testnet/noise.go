@@ -21,8 +21,7 @@ func (n *Net) noise(d *Dev, pause time.Duration) error {
 	if err != nil {
 		return err
 	}
-	const udp = unix.IPPROTO_UDP // in the sender's address, where IP headers have their protocol
-	frames := strayFrames([]byte{0x02, udp, udp, udp, udp, udp})
+	frames := strayFrames()
 	go func() {
 		defer unix.Close(fd)
 		for {
@@ -57,7 +56,10 @@ func (n *Net) noises(devs ...*Dev) error {
 
 // strayFrames are an address probe of IPv4 (RFC 5227), duplicate address detection of IPv6 (RFC 4862 §5.4) and a
 // report of a multicast listener (RFC 3810 §5.2), which no host answers and which change nothing.
-func strayFrames(mac []byte) [][]byte {
+// Their sender's address has UDP's number where IP headers have their protocol.
+func strayFrames() [][]byte {
+	const udp = unix.IPPROTO_UDP
+	mac := []byte{0x02, udp, udp, udp, udp, udp}
 	multicast := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0xff, 0, 0, 0x99} // of target
 	target := []byte{0x20, 0x01, 0x0d, 0xb8, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99}
 	listeners := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x16}

@@ -243,7 +243,7 @@ func TestNoise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stray := strayFrames(l.RelayOut.MAC)
+	stray := strayFrames()
 	seen := map[int]Frame{}
 	err = Until(5*time.Second, "each kind of stray packet", func() bool {
 		for _, f := range c.Frames() {
