@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/ctxlock"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/pathmtu"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/routes"
 )
@@ -165,6 +166,9 @@ type hops struct {
 	paths  *pathmtu.Paths   // nil: likewise
 	byKey  map[hopKey]*hop
 	epoch  uint64 // counts changes of the host's network that were applied
+
+	// Held from the kernel's answers until rows have them, so that an older answer never replaces a newer one.
+	refreshing *ctxlock.Lock
 }
 
 type resolved struct {
@@ -175,7 +179,7 @@ type resolved struct {
 }
 
 func newHops(r *Relay) (*hops, error) {
-	h := &hops{relay: r, byKey: map[hopKey]*hop{}}
+	h := &hops{relay: r, byKey: map[hopKey]*hop{}, refreshing: ctxlock.New()}
 	if r.opt.Routes == nil {
 		var err error
 		if h.routes, err = routes.Open(r.log); err != nil {
@@ -367,6 +371,12 @@ func (r *Relay) RefreshRoutes(ctx context.Context) error {
 
 // refresh resolves the hops that match again.
 func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
+	var news []NextHop
+	defer func() { h.say(news) }()
+	if !h.refreshing.Lock(ctx, h.relay.done) {
+		return
+	}
+	defer h.refreshing.Unlock()
 	h.relay.mu.Lock()
 	h.epoch++
 	var all []*hop
@@ -377,8 +387,6 @@ func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 	}
 	h.relay.mu.Unlock()
 	asked := map[routes.Neighbour]bool{}
-	var news []NextHop
-	defer func() { h.say(news) }()
 	for _, e := range all {
 		select {
 		case <-h.relay.done: // who closes the relay doesn't wait for thousands of them

@@ -1,9 +1,14 @@
 package runtime
 
 import (
+	"maps"
 	"net"
 	"net/netip"
+	goruntime "runtime"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -179,6 +184,58 @@ func TestHopsRace(t *testing.T) {
 		default:
 			s.Close()
 		}
+	}
+}
+
+// Of two answers about a next hop, rows keep the one that was asked for later, also where the earlier one takes longer.
+func TestOlderAnswers(t *testing.T) {
+	var mu sync.Mutex
+	last := map[netip.Addr]int{} // the number of the last question about each hop
+	asked := 0
+	var opened atomic.Bool
+	slow, blocked := make(chan struct{}), make(chan struct{})
+	r := load(t, Options{Routes: func(from, to netip.Addr) Hop {
+		mu.Lock()
+		asked++
+		n := asked
+		last[to] = n
+		mu.Unlock()
+		if opened.CompareAndSwap(true, false) { // the first one after the session is open
+			close(blocked)
+			<-slow
+		}
+		return Hop{State: HopDirect, Ifindex: n, MTU: 1500}
+	}})
+	s := open(t, r, 1)
+	opened.Store(true)
+	var refreshes sync.WaitGroup
+	refresh := func() {
+		if err := r.RefreshRoutes(bg); err != nil {
+			t.Error(err)
+		}
+	}
+	refreshes.Go(refresh)
+	<-blocked
+	second := make(chan struct{})
+	refreshes.Go(func() {
+		defer close(second)
+		refresh()
+	})
+	stacks := make([]byte, 1<<20)
+	until(t, 10*time.Second, "the second one is over, or waits", func() bool {
+		select {
+		case <-second:
+			return true
+		default:
+			return strings.Contains(string(stacks[:goruntime.Stack(stacks, true)]), "ctxlock.(*Lock).Lock")
+		}
+	})
+	close(slow)
+	refreshes.Wait()
+	got := []int{hopIn(t, s, 0).Ifindex, hopIn(t, s, 1).Ifindex}
+	slices.Sort(got)
+	if want := slices.Sorted(maps.Values(last)); !slices.Equal(got, want) {
+		t.Errorf("the rows have the answers %d, the last ones are %d", got, want)
 	}
 }
 

@@ -34,6 +34,7 @@ type Resolver struct {
 	over   bool
 	neigh  map[Neighbour]entry // those that can be reached
 	links  map[int]netlink.Link
+	epoch  uint64             // of links: how often they were forgotten
 	all    bool               // routes, rules, links or addresses changed
 	dirty  map[Neighbour]bool // neighbours that changed
 	useErr bool               // probing failed before
@@ -219,33 +220,17 @@ func (rt *Resolver) stale(rules, policies bool) {
 	rt.mu.Lock()
 	rt.staleRules, rt.stalePolicies = rt.staleRules || rules, rt.stalePolicies || policies
 	rt.mu.Unlock()
-	rt.Kick(true)
+	rt.Kick(true) // later: whoever takes this has taken the above, or has taken it before and read it
 }
 
 // retry is after what time rules and policies are read again that couldn't be read.
 const retry = time.Second
 
-// readAgain reads what has changed of rules and policies. What can't be read stays as it was, until it can.
-func (rt *Resolver) readAgain() {
-	for _, one := range []struct {
-		stale *bool
-		what  string
-		read  func() error
-	}{{&rt.staleRules, "routing rules", rt.readRules}, {&rt.stalePolicies, "xfrm policies", rt.readPolicies}} {
-		rt.mu.Lock()
-		stale := *one.stale
-		*one.stale = false
-		rt.mu.Unlock()
-		if !stale {
-			continue
-		}
-		if err := one.read(); err != nil && !errors.Is(err, errClosed) {
-			rt.log.Error(one.what+" can't be read", "error", err)
-			rt.mu.Lock()
-			*one.stale = true
-			rt.mu.Unlock()
-			time.AfterFunc(retry, func() { rt.Kick(true) })
-		}
+// reread reads rules or policies, or has them read later. Until then they stay as they were.
+func (rt *Resolver) reread(what string, read func() error, later func()) {
+	if err := read(); err != nil && !errors.Is(err, errClosed) {
+		rt.log.Error(what+" can't be read", "error", err)
+		time.AfterFunc(retry, later)
 	}
 }
 
@@ -254,6 +239,7 @@ func (rt *Resolver) Kick(all bool) {
 	rt.mu.Lock()
 	if all {
 		rt.all = true
+		rt.epoch++
 		clear(rt.links)
 	}
 	rt.mu.Unlock()
@@ -274,13 +260,21 @@ func (rt *Resolver) AtRest() bool {
 }
 
 // Changes returns what has changed since the last call. From then on, the resolver answers by the rules and policies as
-// they are now.
+// they are now. It is called by one goroutine at a time.
 func (rt *Resolver) Changes() (all bool, some map[Neighbour]bool) {
-	rt.readAgain()
+	// What changes while rules and policies are read is for the next call: what is resolved after this one may know
+	// nothing of it.
 	rt.mu.Lock()
-	defer rt.mu.Unlock()
 	all, some = rt.all, rt.dirty
-	rt.all, rt.dirty = false, map[Neighbour]bool{}
+	rules, policies := rt.staleRules, rt.stalePolicies
+	rt.all, rt.dirty, rt.staleRules, rt.stalePolicies = false, map[Neighbour]bool{}, false, false
+	rt.mu.Unlock()
+	if rules {
+		rt.reread("routing rules", rt.readRules, func() { rt.stale(true, false) })
+	}
+	if policies {
+		rt.reread("xfrm policies", rt.readPolicies, func() { rt.stale(false, true) })
+	}
 	return all, some
 }
 
@@ -365,7 +359,7 @@ func (rt *Resolver) LinkMTU(index int) int {
 // link returns what is known of a device; the copy is dropped whenever anything about devices is announced.
 func (rt *Resolver) link(index int) (netlink.Link, error) {
 	rt.mu.Lock()
-	link := rt.links[index]
+	link, epoch := rt.links[index], rt.epoch
 	rt.mu.Unlock()
 	if link != nil {
 		return link, nil
@@ -378,7 +372,9 @@ func (rt *Resolver) link(index int) (netlink.Link, error) {
 		return nil, err
 	}
 	rt.mu.Lock()
-	rt.links[index] = link
+	if epoch == rt.epoch { // else the answer may be older than what was announced
+		rt.links[index] = link
+	}
 	rt.mu.Unlock()
 	return link, nil
 }

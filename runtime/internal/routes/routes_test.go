@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +165,33 @@ func TestOverflow(t *testing.T) {
 	}
 	until(t, "everything may have changed", func() bool { all, _ := rt.Changes(); return all })
 	until(t, "nothing more changes", rt.AtRest)
+}
+
+// What the kernel answers about a device while a change is announced may be older than the change, and isn't kept.
+func TestLinkWhileChanging(t *testing.T) {
+	n := start(t)
+	rt := n.open(t)
+	kept := func() bool {
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		return rt.links[n.dev.Index] != nil
+	}
+	rt.asking.Lock() // nothing is answered now
+	asked := make(chan int)
+	go func() { asked <- rt.LinkMTU(n.dev.Index) }()
+	stacks := make([]byte, 1<<16)
+	until(t, "the kernel is asked", func() bool {
+		all := string(stacks[:goruntime.Stack(stacks, true)])
+		return strings.Contains(all, "(*Resolver).link(") && strings.Contains(all, "(*RWMutex).RLock")
+	})
+	rt.Kick(true)
+	rt.asking.Unlock()
+	if mtu := <-asked; mtu != 1500 || kept() {
+		t.Errorf("the MTU is %d, and is kept: %v", mtu, kept())
+	}
+	if mtu := rt.LinkMTU(n.dev.Index); mtu != 1500 || !kept() {
+		t.Errorf("at rest, the MTU is %d, and is kept: %v", mtu, kept())
+	}
 }
 
 // A resolver that is closed answers, and nothing waits for it.

@@ -232,6 +232,78 @@ func blocks(t *testing.T, host *testnet.Host, about Traffic) (refused bool) {
 	return refused
 }
 
+// A change that comes while another one is read isn't lost: after the policies are new, everything is resolved again.
+func TestChangeWhileReading(t *testing.T) {
+	n := start(t)
+	rt := n.open(t)
+	about := Traffic{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("203.0.113.9")}
+	for _, change := range []struct {
+		what   string
+		change func()
+	}{
+		{"policies", func() { rt.stale(false, true) }},
+		{"rules", func() { rt.stale(true, false) }},
+		{"routes", func() { rt.Kick(true) }},
+	} {
+		rt.Changes()
+		rt.stale(false, true)
+		rt.asking.Lock() // nothing can be read now
+		first := make(chan bool)
+		go func() {
+			all, _ := rt.Changes()
+			first <- all
+		}()
+		until(t, "policies are being read", func() bool {
+			rt.mu.Lock()
+			defer rt.mu.Unlock()
+			return !rt.stalePolicies
+		})
+		change.change()
+		rt.asking.Unlock()
+		if !<-first {
+			t.Errorf("%s: the first change is lost", change.what)
+		}
+		if all, _ := rt.Changes(); !all {
+			t.Errorf("%s: the second change is lost", change.what)
+		}
+	}
+	if rt.protects(about, n.dev.Index) {
+		t.Error("there are no policies")
+	}
+}
+
+// Policies that couldn't be read are read later, without another change.
+func TestPoliciesReadLater(t *testing.T) {
+	n := start(t)
+	rt := n.open(t)
+	about := Traffic{From: netip.MustParseAddr("192.0.2.1"), To: netip.MustParseAddr("203.0.113.9")}
+	n.ip(t, "xfrm", "policy", "add", "src", "0.0.0.0/0", "dst", "0.0.0.0/0", "dir", "out", "action", "block")
+	closed, err := ownSocket(unix.NETLINK_XFRM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+	rt.asking.Lock()
+	works := rt.sockets[unix.NETLINK_XFRM]
+	rt.sockets[unix.NETLINK_XFRM] = closed
+	rt.asking.Unlock()
+	rt.stale(false, true)
+	rt.Changes()
+	if rt.protects(about, n.dev.Index) {
+		t.Fatal("the policy was read: this test shows nothing")
+	}
+	rt.asking.Lock()
+	rt.sockets[unix.NETLINK_XFRM] = works
+	rt.asking.Unlock()
+	until(t, "a change is announced", func() bool {
+		all, _ := rt.Changes()
+		return all
+	})
+	if !rt.protects(about, n.dev.Index) {
+		t.Error("the policy isn't read")
+	}
+}
+
 // Without the right to read policies, the resolver says so, and works.
 func TestXfrmWithoutRights(t *testing.T) {
 	n := start(t)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -187,7 +188,25 @@ func (w *deviceRoute) await(f *flow, reason string, message []byte) error {
 		failed = errors.Join(err1, err2)
 		return failed != nil || now.Packets > before.Packets
 	})
+	if err != nil {
+		err = fmt.Errorf("%w; counted: %s; next hops: %+v", err, w.counted(), w.relay.NextHops())
+	}
 	return errors.Join(err, failed)
+}
+
+// counted shows all reasons of the program.
+func (w *deviceRoute) counted() string {
+	p, text := w.relay.Program("frames"), ""
+	counts, err := p.Counts()
+	if err != nil {
+		return err.Error()
+	}
+	for i, c := range counts {
+		if c.Packets > 0 {
+			text += fmt.Sprintf("%s %d, ", p.Desc().Reasons[i].Name, c.Packets)
+		}
+	}
+	return strings.TrimSuffix(text, ", ")
 }
 
 // encrypted sends there and back while the policies are there. The server's sockets get what the relay doesn't send,
