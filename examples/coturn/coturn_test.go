@@ -302,7 +302,7 @@ func TestHelperEnds(t *testing.T) {
 	for range 30 {
 		b.client()
 		b.check(b.helper.cmd.Process.Signal(syscall.SIGTERM))
-		b.until("the channel has left the kernel", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
+		b.until("its channel has ended", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
 		b.helper = b.start("ready", "/usr/bin/python3", args[slices.Index(args, "helper.py"):]...)
 	}
 }

@@ -78,7 +78,8 @@ func TestPage(t *testing.T) {
 			return number >= r.Packets
 		})
 		after := countedBy(ctx, t, l.Relay, url)
-		if i := slices.IndexFunc(after, func(a api.Reason) bool { return a.Name == r.Name }); number > after[i].Packets {
+		i := slices.IndexFunc(after, func(a api.Reason) bool { return a.Name == r.Name })
+		if number > after[i].Packets {
 			t.Errorf("%s: the page shows %d, and the kernel counted %d", r.Name, number, after[i].Packets)
 		}
 	}
