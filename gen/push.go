@@ -206,6 +206,22 @@ func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 	return nil
 }
 
+// mayAnnounce reports whether next may follow where field f of parent has that value.
+func mayAnnounce(parent, next *spec.Header, f *spec.Field, value uint64) bool {
+	for _, a := range next.After {
+		if a.Parent.Value != parent.Name.Value {
+			continue
+		}
+		i := slices.IndexFunc(a.Match, func(m *spec.FieldMatch) bool { return m.Field.Path[0].Value == f.Name.Value })
+		if i < 0 || slices.ContainsFunc(ranges(a.Match[i].Is, maxOf(f.Bits)), func(r ir.Range) bool {
+			return value >= r.Min && value <= r.Max
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
 // announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the
 // spec says what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
 // what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
@@ -247,8 +263,13 @@ func (w *rewriter) announce() bool {
 						f.Name.Value, b.entry).
 						WithHint("leave it out: it follows from the headers that are pushed and popped")
 				}
-				if _, set := a.vals[f.Name.Value]; !set || a.old != nil {
+				if v, set := a.vals[f.Name.Value]; !set || a.old != nil {
 					a.vals[f.Name.Value] = x
+				} else if c, fixed := constant(v); fixed && !isPort(a.h, f) && !mayAnnounce(a.h, b.h, f, c) {
+					w.fail(codeTarget, a.sets[f.Name.Value], "field %q of the pushed header %q can't be %d: it says "+
+						"which header follows, which is %q", f.Name.Value, a.entry, c, b.entry).
+						WithRelated(b.h.Name.Pos, "what it comes after is declared here").
+						WithHint("leave it out: it follows from the headers that are pushed and popped")
 				}
 				found = true
 			}

@@ -258,8 +258,8 @@ func (w *rewriting) pushedValues(h *header, next []*header) ([]string, bool) {
 			out = append(out, fmt.Sprintf("%s: %q", label(f.name), "setting."+w.address(f.bytes == 16).name))
 			continue
 		case f.name == "protocol" || f.name == "next_header":
-			out = append(out,
-				fmt.Sprintf("%s: %s", label(f.name), w.literal(pick(w.generator, []uint64{4, 17, 41, 253}))))
+			// Nothing says what follows: a number that is no protocol's (RFC 3692 §2.1).
+			out = append(out, fmt.Sprintf("%s: %s", label(f.name), w.literal(pick(w.generator, []uint64{253, 254}))))
 			continue
 		}
 		v, ok := w.typed(fieldType(f, f.bits))
