@@ -72,11 +72,11 @@ func TestSocket(t *testing.T) {
 			if r.text != want || r.err != nil {
 				t.Fatalf("%q, %v; want %q", r.text, r.err, want)
 			}
-		case <-time.After(5 * time.Second):
+		case <-time.After(20 * time.Second):
 			t.Fatalf("%q doesn't come", want)
 		}
 		answer := make([]byte, 100)
-		if err := peer.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := peer.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if n, err := peer.Read(answer); err != nil || string(answer[:n]) != want {
