@@ -91,17 +91,21 @@ func Command(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	o.config.Logger = slog.New(slog.NewTextHandler(stderr, nil))
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
-	if err := serve(o, signals, stdout); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A channel of its own: it may be full of requests for counters, and a signal that finds it full is lost.
+	counters := make(chan os.Signal, 1)
+	signal.Notify(counters, syscall.SIGUSR1)
+	defer signal.Stop(counters)
+	if err := serve(ctx, o, counters, stdout); err != nil {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
 	return 0
 }
 
-// serve runs the server and its API.
-func serve(o *options, signals <-chan os.Signal, stdout io.Writer) (err error) {
+// serve runs the server and its API until ctx ends.
+func serve(ctx context.Context, o *options, counters <-chan os.Signal, stdout io.Writer) (err error) {
 	listener, err := net.Listen("tcp", o.api)
 	if err != nil {
 		return err
@@ -133,10 +137,9 @@ func serve(o *options, signals <-chan os.Signal, stdout io.Writer) (err error) {
 		case <-tick:
 		case err := <-failed:
 			return err
-		case sig := <-signals:
-			if sig != syscall.SIGUSR1 {
-				return nil
-			}
+		case <-ctx.Done():
+			return nil
+		case <-counters:
 		}
 		if err := json.NewEncoder(stdout).Encode(s.Stats()); err != nil {
 			return err

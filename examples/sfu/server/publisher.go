@@ -22,6 +22,7 @@ type Publisher struct {
 	remote netip.AddrPort // the first packet's source, where it was not given; the zero value until then
 	ssrc   uint32         // likewise
 	live   bool           // both are known
+	begun  bool           // subscribers may get it: the group was opened, or can't be
 	group  kernelGroup    // nil: user space alone
 
 	cache      cache

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -264,7 +265,7 @@ func (s *Server) begin(p *Publisher) {
 		s.log.Warn("a stream stays in user space", "publisher", p.name, "error", err)
 	}
 	p.mu.Lock()
-	p.group = group
+	p.group, p.begun = group, true
 	p.mu.Unlock()
 	s.attachAll(p)
 }
@@ -438,11 +439,11 @@ func (s *Server) apply(u *Subscriber, r Subscribe) {
 }
 
 // attach gives a subscriber a publisher's stream, from its next key frame on. It does nothing before the stream has
-// begun.
+// begun: begin does it then, with the kernel's group.
 func (s *Server) attach(u *Subscriber, p *Publisher) {
 	now := time.Now()
 	p.mu.Lock()
-	if !p.live || u.feed != nil {
+	if !p.begun || u.feed != nil {
 		p.mu.Unlock()
 		return
 	}
@@ -516,8 +517,12 @@ func (s *Server) catchUp(f *feed) {
 	f.history.last.number += max(0, int64(f.kernel.sent().InKernel)-int64(f.events))
 }
 
+// mostBandwidth counts in place of larger bandwidths: more than there is, and small enough to be multiplied.
+const mostBandwidth = math.MaxInt / 8
+
 // limit sets a subscriber's bandwidth in bits a second.
 func (s *Server) limit(u *Subscriber, bandwidth int) {
+	bandwidth = min(bandwidth, mostBandwidth)
 	u.bandwidth = bandwidth
 	u.mu.Lock()
 	u.stats.Bandwidth = bandwidth

@@ -153,7 +153,7 @@ func (s *Server) resume(p *Publisher) {
 		p.live = false // it begins with its next packet
 		return
 	}
-	p.group, p.cache.numbers = group, unwrapper{highest: int64(highest) + 1<<16, begun: true}
+	p.group, p.begun, p.cache.numbers = group, true, unwrapper{highest: int64(highest) + 1<<16, begun: true}
 	p.firstCycle = 1 << 16
 	for _, u := range s.Subscribers() {
 		k := receivers[u.ssrc]

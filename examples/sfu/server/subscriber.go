@@ -127,7 +127,7 @@ func (u *Subscriber) control(data []byte, now time.Time) {
 		case *rtcp.SenderReport:
 			u.reports(feeds, q.Reports)
 		case *rtcp.ReceiverEstimatedMaximumBitrate:
-			u.s.changes(func() { u.s.limit(u, max(1, int(q.Bitrate))) })
+			u.s.changes(func() { u.s.limit(u, max(1, int(min(q.Bitrate, mostBandwidth)))) })
 		case *rtcp.Goodbye:
 			u.s.changes(func() { _ = u.s.unsubscribe(u) })
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -133,8 +134,12 @@ func Command(args []string, stdout, stderr io.Writer) int {
 	}
 	o.config.Logger = slog.New(slog.NewTextHandler(stderr, nil))
 
-	signals := make(chan os.Signal, 4)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// A channel of its own: it may be full of requests for counters, and a signal that finds it full is lost.
+	counters := make(chan os.Signal, 1)
+	signal.Notify(counters, syscall.SIGUSR1)
+	defer signal.Stop(counters)
 	s, err := Start(o.config)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -151,14 +156,13 @@ func Command(args []string, stdout, stderr io.Writer) int {
 	for {
 		select {
 		case <-tick:
-		case sig := <-signals:
-			if sig != syscall.SIGUSR1 {
-				if err := s.Close(); err != nil {
-					fmt.Fprintln(stderr, err)
-					return 1
-				}
-				return 0
+		case <-counters:
+		case <-ctx.Done():
+			if err := s.Close(); err != nil {
+				fmt.Fprintln(stderr, err)
+				return 1
 			}
+			return 0
 		}
 		if err := printStats(stdout, s, o.json); err != nil {
 			o.config.Logger.Error("counters", "error", err)
