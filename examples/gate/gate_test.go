@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -229,6 +230,58 @@ func TestReplace(t *testing.T) {
 	stop()
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A replacement that fails ends nothing: the kernel goes on, and another one takes over. One that comes after the gate's
+// end is refused, since nobody would close it.
+func TestReplaceFails(t *testing.T) {
+	config := gate.Config{}
+	l, s := start(t, lab.Kernel, func(c *gate.Config) {
+		c.PinPath = pin(t)
+		config = *c
+	})
+	replace := func(change func(*gate.Config)) error {
+		c := config
+		change(&c)
+		return l.Server.Do(func() error { return s.Gate.Replace(c) })
+	}
+	for what, change := range map[string]func(*gate.Config){
+		"no folder for the control socket": func(c *gate.Config) { c.Control = "/dev/null/gate.sock" },
+		"no such interface":                func(c *gate.Config) { c.Interfaces = []string{"eth9"} },
+	} {
+		if err := replace(change); err == nil {
+			t.Fatalf("%s, and the gate was replaced", what)
+		}
+		if _, err := s.Gate.Count(); !errors.Is(err, runtime.ErrClosed) {
+			t.Errorf("%s: the counters of a relay that is closed: %v", what, err)
+		}
+		if err := replace(func(*gate.Config) {}); err != nil {
+			t.Fatalf("after %s: %v", what, err)
+		}
+		client, err := lab.Dial(l.Clients, lab.ClientAddr(0), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Get(t.Context(), 100); err != nil {
+			t.Errorf("after %s: %v", what, err)
+		}
+		client.Close()
+	}
+	if err := s.Gate.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := replace(func(*gate.Config) {}); !errors.Is(err, runtime.ErrClosed) {
+		t.Errorf("a gate that is closed was replaced: %v", err)
+	}
+}
+
+// What isn't a port is not taken for another one.
+func TestPort(t *testing.T) {
+	for text, want := range map[string]uint16{"443": 443, "65535": 65535, "0": 0, "65536": 0, "65979": 0, "-1": 0} {
+		if got, err := port(text); got != want || (err == nil) != (want > 0) {
+			t.Errorf("%s: port %d, %v", text, got, err)
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +27,11 @@ import (
 func main() {
 	var c gate.Config
 	interfaces := flag.String("interface", "eth0", "where packets come in, `names` separated by commas")
-	port := flag.Uint("port", 443, "the server's port")
+	c.Port = 443
+	flag.Func("port", "the server's `port` (default 443)", func(s string) (err error) {
+		c.Port, err = port(s)
+		return err
+	})
 	flag.BoolVar(&c.Watch, "watch", false, "watch a server that doesn't announce its connection IDs")
 	flag.IntVar(&c.IDLength, "id-length", 4, "`bytes` of the watched server's connection IDs; 4 is quic-go's default")
 	flag.DurationVar(&c.Idle, "idle", 6*time.Minute, "how long a watched connection may be silent")
@@ -38,13 +43,21 @@ func main() {
 	certificate := flag.String("certificate", "certificate.pem", "the server's certificate, without -watch")
 	key := flag.String("key", "key.pem", "its private key")
 	flag.Parse()
-	c.Interfaces, c.Port = strings.Split(*interfaces, ","), uint16(*port)
+	c.Interfaces = strings.Split(*interfaces, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx, c, *root, *certificate, *key); err != nil {
 		fmt.Fprintln(os.Stderr, "gate:", err)
 		os.Exit(1)
 	}
+}
+
+func port(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, errors.New("want a number from 1 to 65535")
+	}
+	return uint16(n), nil
 }
 
 func run(ctx context.Context, c gate.Config, root, certificate, key string) (err error) {

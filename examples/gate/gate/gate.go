@@ -127,15 +127,16 @@ func (g *Gate) load(c Config) (err error) {
 	if c.Control != "" {
 		opt.Control = control.Socket(c.Control)
 	}
-	if g.relay, err = gaterelay.Load(opt); err != nil {
-		return err
+	relay, err := gaterelay.Load(opt)
+	if err != nil {
+		return err // the gate keeps the former relay, which is closed
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.relay.Close())
+			err = errors.Join(err, relay.Close())
 		}
 	}()
-	g.config = c
+	g.relay, g.config = relay, c
 	if err := g.rows(); err != nil {
 		return err
 	}
@@ -158,10 +159,13 @@ func (g *Gate) load(c Config) (err error) {
 }
 
 // Replace replaces the relay in the kernel by one with other settings, while connections run. The new one adopts all
-// rows. It needs a PinPath.
+// rows. It needs a PinPath. After an error Replace can be called again, within ten seconds, in which the kernel goes on.
 func (g *Gate) Replace(c Config) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.closed {
+		return fmt.Errorf("gate: replace: %w", runtime.ErrClosed)
+	}
 	if g.config.PinPath == "" || c.PinPath != g.config.PinPath {
 		return errors.New("gate: only a gate with a PinPath can be replaced, by one with the same")
 	}
