@@ -233,8 +233,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// A replacement that fails ends nothing: the kernel goes on, and another one takes over. One that comes after the gate's
-// end is refused, since nobody would close it.
+// A replacement that fails ends nothing: the kernel goes on, and another one takes over. One that comes after the end
+// of the gate is refused, since nothing would close it.
 func TestReplaceFails(t *testing.T) {
 	config := gate.Config{}
 	l, s := start(t, lab.Kernel, func(c *gate.Config) {

@@ -159,7 +159,7 @@ func (g *Gate) load(c Config) (err error) {
 }
 
 // Replace replaces the relay in the kernel by one with other settings, while connections run. The new one adopts all
-// rows. It needs a PinPath. After an error Replace can be called again, within ten seconds, in which the kernel goes on.
+// rows. It needs a PinPath. After an error Replace can be called again: the kernel goes on for ten seconds.
 func (g *Gate) Replace(c Config) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
