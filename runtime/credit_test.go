@@ -215,10 +215,15 @@ func TestBucket(t *testing.T) {
 		t.Errorf("used %d", used)
 	}
 	// It refills.
+	const full = 10_000
 	began = time.Now()
-	b.SetRate(1000, 1000)
+	b.SetRate(1000, full)
 	b.mem.Store64(b.index, abi.CreditSpent, 0)
-	n := -1000
+	n := 1 - full
+	if err := b.Spend(1); err != nil {
+		t.Error(err)
+	}
+	refills := time.Now() // by now
 	spend := func() {
 		for b.Spend(1) == nil {
 			n++
@@ -227,7 +232,7 @@ func TestBucket(t *testing.T) {
 	for time.Since(began) < 200*time.Millisecond {
 		spend()
 	}
-	least := time.Since(began)
+	least := time.Since(refills)
 	spend()
 	if most := time.Since(began); n < int(least.Milliseconds())-1 || n > int(most.Milliseconds())+1 {
 		t.Errorf("%d units in %v to %v at 1000 a second", n, least, most)

@@ -167,7 +167,7 @@ func TestKilledWhileChanging(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	rnd := rand.New(rand.NewPCG(3, 4))
 	sizes := map[int]bool{}
-	for range 12 {
+	for round := 0; round < 12 || len(sizes) < 3 && round < 100; round++ {
 		cmd := startChild(t, "fan", "PINS="+pins)
 		time.Sleep(time.Duration(rnd.IntN(200_000)) * time.Microsecond) // the random moment
 		kill(t, cmd)

@@ -241,10 +241,17 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		if err := fwd.Attach("in0"); err != nil {
 			t.Fatal(err)
 		}
+		ready := func() {
+			t.Helper()
+			if err := b.there.Ready(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		open(t, r, 1)
 		ip("link", "set", "in0", "down")
 		ip("link", "set", "in0", "name", "in1")
 		ip("link", "set", "in1", "up")
+		ready()
 		b.send(t, 1)
 		until(t, 5*time.Second, "a packet is forwarded", func() bool { return must(fwd.Count("sent")).Packets == 1 })
 		// Moved: the program doesn't go on in a namespace whose devices have other numbers.
@@ -259,6 +266,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		if err := away.Run("ip", "link", "set", "in1", "up"); err != nil {
 			t.Fatal(err)
 		}
+		ready()
 		b.send(t, 5)
 		out, err := away.Command(t.Context(), "tc", "filter", "show", "dev", "in1", "ingress").CombinedOutput()
 		if err != nil || strings.Contains(string(out), "fastrelay") {
@@ -280,6 +288,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		}
 		c.until(t, "fwd in0: the interface is gone", "fwd in0")
 		ip("link", "set", "in0", "up")
+		ready()
 		b.send(t, 1)
 		until(t, 5*time.Second, "a packet is forwarded again", func() bool {
 			return must(fwd.Count("sent")).Packets == 2

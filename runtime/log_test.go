@@ -64,7 +64,7 @@ func TestLog(t *testing.T) {
 	var down atomic.Bool
 	pins := "/sys/fs/bpf/" + pinName(t)
 	opt := Options{
-		PinPath: pins, Linger: time.Minute, Lease: 200 * time.Millisecond, Logger: log.logger(),
+		PinPath: pins, Linger: time.Minute, Lease: 2 * time.Second, Logger: log.logger(),
 		Routes: func(from, to netip.Addr) Hop {
 			if down.Load() {
 				return Hop{State: HopUnreachable}
@@ -73,7 +73,7 @@ func TestLog(t *testing.T) {
 		},
 	}
 	r := b.load(t, opt)
-	log.says(t, `level=INFO msg="a relay is loaded" relay=flow pinned=`+pins+` lease=200ms`)
+	log.says(t, `level=INFO msg="a relay is loaded" relay=flow pinned=`+pins+` lease=2s`)
 	if err := r.Program("fwd").Attach("in0"); err != nil {
 		t.Fatal(err)
 	}

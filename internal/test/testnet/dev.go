@@ -37,12 +37,12 @@ func (n *Net) Join(a *Host, aName string, b *Host, bName string) (*Dev, *Dev, er
 	if err != nil {
 		return nil, nil, err
 	}
-	return left, right, errors.Join(left.awaitQueue(), right.awaitQueue(), n.noises(left, right))
+	return left, right, errors.Join(left.Ready(), right.Ready(), n.noises(left, right))
 }
 
-// awaitQueue waits until the kernel has noticed that both ends of the device's cable are up: before, it drops what the
+// Ready waits until the kernel has noticed that both ends of the device's cable are up: before, it drops what the
 // device is to send.
-func (d *Dev) awaitQueue() (err error) {
+func (d *Dev) Ready() (err error) {
 	var link netlink.Link
 	waited := Until(2*time.Second, "the device can send", func() bool {
 		link, err = d.Host.links.LinkByIndex(d.Index)

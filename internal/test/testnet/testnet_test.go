@@ -3,6 +3,7 @@ package testnet
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
@@ -191,12 +193,21 @@ func TestSweep(t *testing.T) {
 	if _, err := n.Host("alive"); err != nil {
 		t.Fatal(err)
 	}
-	dead := &Net{prefix: namePrefix + "1.1-1-"} // process 1 did not start at tick 1
-	if _, err := dead.Host("dead"); err != nil {
+	h, err := n.Host("left")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Process 1 did not start at tick 1. The tests of another package may remove this name as soon as it is there.
+	dead := filepath.Join(runDir, namePrefix+"1.1-1-dead")
+	if err := os.WriteFile(dead, nil, 0o444); err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Mount(filepath.Join(runDir, h.nsName), dead, "", unix.MS_BIND, "")
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		t.Fatal(err)
 	}
 	Start(t)
-	if _, err := os.Stat(filepath.Join(runDir, dead.prefix+"dead")); !os.IsNotExist(err) {
+	if _, err := os.Stat(dead); !os.IsNotExist(err) {
 		t.Errorf("the stale namespace is still there: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(runDir, n.prefix+"alive")); err != nil {
