@@ -225,15 +225,21 @@ func (s *Session) adoptEnds() error {
 		deadline := r.slots.mem.Load64(s.slot, abi.SlotDeadline)
 		if end := r.clock.time(deadline); deadline != never && (s.expires.IsZero() || end.Before(s.expires)) {
 			s.expires = end // also one that RefreshFor has given
+			return nil
 		}
-		return nil
+	} else {
+		s.idle = now.Add(s.desc.Idle)
+		last, err := s.LastUsed()
+		if err != nil {
+			return err
+		}
+		if !last.IsZero() {
+			s.idle = last.Add(s.desc.Idle)
+		}
 	}
-	s.idle = now.Add(s.desc.Idle)
-	last, err := s.LastUsed()
-	if err == nil && !last.IsZero() {
-		s.idle = last.Add(s.desc.Idle)
-	}
-	return err
+	// The kernel's may come sooner than these: the process before would have moved it.
+	r.slots.mem.Store64(s.slot, abi.SlotDeadline, s.deadline())
+	return nil
 }
 
 // adoptHops follows the hops in the rows of a table that is no session's.

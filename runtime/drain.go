@@ -14,7 +14,17 @@ var ErrDraining = errors.New("the relay is being drained and takes nothing new")
 // receiverLists.mu held, and is read with one of them.
 type drainState struct {
 	on   bool
-	done chan struct{} // while on; closed when nothing is open any more
+	done chan struct{} // nil: it was never drained; closed when nothing was open any more
+}
+
+// over says whether nothing was open at some moment since the drain began.
+func (d *drainState) over() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // Drain has the relay refuse new sessions, groups and receivers with [ErrDraining] from now on, and returns when no
@@ -24,7 +34,10 @@ func (r *Relay) Drain(ctx context.Context) error {
 	r.mu.Lock()
 	r.lists.mu.Lock()
 	if !r.draining.on {
-		r.draining = drainState{on: true, done: make(chan struct{})}
+		r.draining.on = true
+		if r.draining.done == nil || r.draining.over() { // else somebody may still wait, since before EndDrain
+			r.draining.done = make(chan struct{})
+		}
 		r.say(slog.LevelInfo, "a relay is being drained", "sessions", len(r.sessions), "receivers",
 			r.lists.receivers())
 	}
@@ -90,13 +103,9 @@ func (f *receiverLists) receivers() (n int) {
 
 // noteDrained ends the wait of Drain where nothing is open. mu and lists.mu are held.
 func (r *Relay) noteDrained() {
-	if r.draining.done == nil || len(r.sessions) > 0 || r.lists.receivers() > 0 {
+	if r.draining.done == nil || r.draining.over() || len(r.sessions) > 0 || r.lists.receivers() > 0 {
 		return
 	}
-	select {
-	case <-r.draining.done:
-	default:
-		close(r.draining.done)
-		r.say(slog.LevelInfo, "a relay is drained")
-	}
+	close(r.draining.done)
+	r.say(slog.LevelInfo, "a relay is drained")
 }

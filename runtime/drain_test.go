@@ -39,6 +39,35 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// Who waits for a drain goes on waiting for it when it has ended and another one has begun.
+func TestDrainAgain(t *testing.T) {
+	r := load(t, Options{})
+	s := open(t, r, 1)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Drain(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a session open: %v", err)
+	}
+	waits := r.draining.done // for what a goroutine in Drain waits
+	r.EndDrain()
+	if err := r.Drain(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a session open: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-waits:
+	default:
+		t.Error("the first one waits for ever")
+	}
+	r.EndDrain()
+	open(t, r, 1)
+	if err := r.Drain(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("a drain after one that was done: %v", err)
+	}
+}
+
 // Receivers are waited for as well; so is a relay that is closed.
 func TestDrainGroups(t *testing.T) {
 	r := loadGroups(t, Options{})

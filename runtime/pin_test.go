@@ -443,12 +443,19 @@ func TestAdoptEnds(t *testing.T) {
 			if err := was.RefreshFor(tt.refresh); err != nil {
 				t.Fatal(err)
 			}
+			if tt.idle > 0 { // as if it had been opened a while ago, and used since
+				old.slots.mem.Store64(was.slot, abi.SlotDeadline, old.clock.now()+old.clock.jiffies(tt.idle/2))
+			}
 			if err := old.Close(); err != nil {
 				t.Fatal(err)
 			}
 			opt.Linger = 0
 			now := mustLoad(t, desc, build(t), opt)
 			s := now.sessions[was.slot]
+			deadline := now.slots.mem.Load64(s.slot, abi.SlotDeadline)
+			if end := now.clock.time(deadline); deadline != never && end.Before(s.next().Add(-time.Second)) {
+				t.Errorf("the kernel ends it %v too early", s.next().Sub(end))
+			}
 			about := func(what string, end time.Time, want time.Duration) {
 				if got := time.Until(end); end.IsZero() != (want == 0) ||
 					want != 0 && (got > want+time.Second || got < want-10*time.Second) {

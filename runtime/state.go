@@ -131,16 +131,17 @@ func noteCounters(used map[uint32]bool, members []abi.Member, row []byte) {
 }
 
 // putState gives the row what the row that it replaces refers to, and what is new where there is none; values are those
-// that the caller gave. undo frees what is new. relay.mu is held.
-func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
-	undo = func() {}
+// that the caller gave. What is new has them at once, before a packet finds the row; set gives them to what was there,
+// when the kernel has taken the row. undo frees what is new. relay.mu is held.
+func (t *Table) putState(row *tableRow, values []any) (set, undo func(), err error) {
+	none := func() {}
 	if !t.state {
-		return undo, nil
+		return none, none, nil
 	}
 	r := t.relay
 	old, err := t.replaced(row.key)
 	if err != nil {
-		return nil, t.explain(err)
+		return nil, nil, t.explain(err)
 	}
 	given := make([]any, len(t.desc.Value)) // by member
 	next := 0
@@ -150,7 +151,7 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 			next++
 		}
 	}
-	var set []func()
+	var sets []func()
 	firsts := make([]uint64, len(t.desc.Value))
 	fresh := old == nil
 	for i, m := range t.desc.Value {
@@ -166,7 +167,7 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 		}
 		v, err := checkState(m, given[i], have)
 		if err != nil {
-			return nil, &ValueError{
+			return nil, nil, &ValueError{
 				Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: given[i], Reason: err.Error(),
 			}
 		}
@@ -174,25 +175,30 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 			firsts[i] = n
 		}
 		if v != nil {
-			set = append(set, func() { setState(r.state(m, abi.Order.Uint32(row.value[m.Off:])), v) })
+			sets = append(sets, func() { setState(r.state(m, abi.Order.Uint32(row.value[m.Off:])), v) })
 		}
 	}
 	if fresh {
 		block, ok := t.credits.take()
 		if !ok {
-			return nil, &FullError{What: t.where(), Size: t.desc.Size}
+			return nil, nil, &FullError{What: t.where(), Size: t.desc.Size}
 		}
 		if err := r.allocState(t.desc.Value, row.value, t.credits, block, func(i int) uint64 {
 			return firsts[i]
 		}); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		undo = func() { r.releaseState(t.desc.Value, row.value, t.credits) }
 	}
-	for _, f := range set {
-		f()
+	set = func() {
+		for _, f := range sets {
+			f()
+		}
 	}
-	return undo, nil
+	if fresh {
+		set()
+		return none, func() { r.releaseState(t.desc.Value, row.value, t.credits) }, nil
+	}
+	return set, none, nil
 }
 
 // checkState reads what a caller gave for a member that refers to state: a uint64, a Rate, or nil for what it is. What

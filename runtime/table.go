@@ -85,7 +85,7 @@ func (t *Table) Put(key, value []any) error {
 	if r.closed {
 		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
 	}
-	undo, err := t.putState(row, value)
+	set, undo, err := t.putState(row, value)
 	if err != nil {
 		return err
 	}
@@ -102,12 +102,14 @@ func (t *Table) Put(key, value []any) error {
 	if t.prefixes != nil {
 		t.prefixes[string(k)] = true
 	}
+	if old := t.rows[string(k)]; old != nil {
+		r.hops.drop(old)
+		delete(t.rows, string(k))
+	}
 	if len(row.hops) > 0 {
-		if old := t.rows[string(k)]; old != nil {
-			r.hops.drop(old)
-		}
 		t.rows[string(k)] = row
 	}
+	set()
 	return nil
 }
 
@@ -198,9 +200,10 @@ func (t *Table) DeleteMany(keys [][]any) (deleted int, err error) {
 		}
 		deleted++
 		delete(t.prefixes, string(k))
-		if old != nil {
-			r.spaces.retire(t.desc.Value, old[string(k)])
-			r.releaseState(t.desc.Value, old[string(k)], t.credits)
+		if was, ok := old[string(k)]; ok {
+			r.spaces.retire(t.desc.Value, was)
+			r.releaseState(t.desc.Value, was, t.credits)
+			delete(old, string(k)) // an array has the row for a key that was given twice, too
 		}
 		if row := t.rows[string(k)]; row != nil {
 			r.hops.drop(row)

@@ -263,6 +263,28 @@ func TestPrefixesAndNextHops(t *testing.T) {
 	}
 }
 
+// A row that has lost its next hop is followed no more: a change of the old one's doesn't bring the old row back.
+func TestNoNextHop(t *testing.T) {
+	device := 7
+	r := load(t, Options{Routes: func(_, _ netip.Addr) Hop { return Hop{State: HopDirect, Ifindex: device} }})
+	routes, key := r.Table("routes"), []any{netip.MustParsePrefix("203.0.113.0/24")}
+	for _, via := range []string{"192.0.2.9", "::"} {
+		if err := routes.Put(key, []any{netip.MustParseAddr(via)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	device = 8
+	if err := r.RefreshRoutes(bg); err != nil {
+		t.Fatal(err)
+	}
+	if row, err := routes.Get(key); err != nil || row[0] != netip.IPv6Unspecified() {
+		t.Errorf("the row is %v, %v", row, err)
+	}
+	if len(r.hops.byKey) != 0 || len(routes.rows) != 0 {
+		t.Errorf("%d hops and %d rows are followed", len(r.hops.byKey), len(routes.rows))
+	}
+}
+
 func mustKey(t *testing.T, table *Table, key ...any) []byte {
 	t.Helper()
 	k, err := table.encodeKey(key)
@@ -416,6 +438,57 @@ func TestTableState(t *testing.T) {
 		t.Error(err)
 	}
 	until(t, time.Second, "its translations are removed", func() bool { return translations(t, next) == 0 })
+}
+
+// A row that the kernel doesn't take changes nothing of the row that is there.
+func TestPutRefused(t *testing.T) {
+	quota := loadGroups(t, Options{}).Table("quota")
+	if err := quota.Put([]any{1}, []any{5, 100, Rate{10, 20}, nil}); err != nil {
+		t.Fatal(err)
+	}
+	row := must(quota.Get([]any{1}))
+	if err := quota.Map().Freeze(); err != nil { // from now on user space can't write it
+		t.Fatal(err)
+	}
+	if err := quota.Put([]any{1}, []any{6, 200, Rate{30, 40}, nil}); err == nil {
+		t.Fatal("the kernel has taken the row")
+	}
+	if n, limit, rate := row[0].(*Counter).Load(), row[1].([]*Credit)[0].Limit(), row[2].(*Bucket).Rate(); n != 5 ||
+		limit != 100 || rate != (Rate{10, 20}) {
+		t.Errorf("the counter is at %d, the credit's limit %d, the bucket's rate %v", n, limit, rate)
+	}
+}
+
+// A key of an array that is given twice frees what its row has once.
+func TestDeleteTwiceInArray(t *testing.T) {
+	r := loadGroups(t, Options{})
+	hash := r.Table("quota")
+	desc := *hash.desc
+	desc.Kind = abi.TableArray
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: uint32(desc.Size)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	array := newTable(r, &desc, m, hash.credits)
+	put := func(n int) *Bucket {
+		t.Helper()
+		if err := array.Put([]any{n}, []any{nil, n, Rate{1, 1}, nil}); err != nil {
+			t.Fatal(err)
+		}
+		return must(array.Get([]any{n}))[2].(*Bucket)
+	}
+	put(1)
+	if _, err := array.DeleteMany([][]any{{1}, {1}}); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[uint32]int{}
+	for n := range desc.Size {
+		seen[put(n).index]++
+	}
+	if len(seen) != desc.Size || len(hash.credits.free) != 0 {
+		t.Errorf("%d rows have the buckets %v; %d blocks are free", desc.Size, seen, len(hash.credits.free))
+	}
 }
 
 func translations(t *testing.T, r *Relay) (n int) {
