@@ -312,6 +312,34 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	}
 }
 
+// A record that was taken out of the ring names who had its identity, also where somebody else gets that before it is
+// looked at.
+func TestEventIsNamedInTime(t *testing.T) {
+	r := loadRing(t, 4096)
+	g := openGroup(t, r, 7)
+	g.kind.ids = g.kind.ids[:1] // so that it is used again at once
+	v := add(t, g, 1, 1)
+	const each = 48
+	n := r.events.ring.Size()/4/each + 1 // with the last of them, the room of all is given back
+	runOn(t, r, "fan", groupPacket(7, 0), uint32(n))
+	var at uint64
+	for range n {
+		var ok bool
+		if _, at, ok = r.events.ring.Next(nil); !ok {
+			t.Fatal("a record is missing")
+		}
+	}
+	if err := v.Remove(bg); err != nil {
+		t.Fatal(err)
+	}
+	if next := add(t, g, 2, 2); next.ID() != v.ID() {
+		t.Fatalf("receiver %d after %d", next.ID(), v.ID())
+	}
+	if got := r.events.receiver(v.ID(), at); got != v {
+		t.Errorf("an event of %v names %v", v, got)
+	}
+}
+
 // The relay ends all iterations.
 func TestEventsEndWithTheRelay(t *testing.T) {
 	for range 20 {

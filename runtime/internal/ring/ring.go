@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/ctxlock"
 	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
@@ -31,7 +32,8 @@ import (
 // It waits in Go's own poller, which takes no thread. Where records come faster than one in a pause, the reader pauses
 // instead, awake: a timer costs it little, and a wake-up costs the kernel much.
 //
-// Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size, Wake and Await.
+// Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size, Wake and Await. One sleeps at
+// a time: the flag and the deadline by which it is woken are its own.
 type Reader struct {
 	mem  *memory
 	file *os.File
@@ -42,6 +44,8 @@ type Reader struct {
 	pos    uint64        // of the next record
 	stored uint64        // what the kernel knows of pos
 	busy   bool          // records come often
+
+	sleeping *ctxlock.Lock
 
 	Sleeps, Pauses atomic.Uint64 // how often it slept, and how often it paused instead
 }
@@ -85,7 +89,8 @@ func Open(m *ebpf.Map, awake *mapmem.Array) (_ *Reader, err error) {
 		unix.Close(fd)
 		return nil, fail(err)
 	}
-	r := &Reader{mem: mem, file: os.NewFile(uintptr(fd), "events"), awake: awake, size: uint64(m.MaxEntries())}
+	r := &Reader{mem: mem, file: os.NewFile(uintptr(fd), "events"), awake: awake, size: uint64(m.MaxEntries()),
+		sleeping: ctxlock.New()}
 	if r.raw, err = r.file.SyscallConn(); err != nil {
 		r.file.Close()
 		return nil, fail(err)
@@ -141,10 +146,14 @@ func (r *Reader) Peek(at uint64) (data []byte, next uint64, ok bool) {
 	return data, at + (headerSize+size+7)&^7, true
 }
 
-// Next appends the data of the next record to buf, and returns its position; ok is false where there is none now.
+// Next appends the data of the next record to buf, and returns its position; ok is false where there is none now. It
+// releases none but those before: this one counts as waiting while the caller looks at it.
 func (r *Reader) Next(buf []byte) (data []byte, at uint64, ok bool) {
 	defer goruntime.KeepAlive(r.mem)
 	for {
+		if r.pos-r.stored >= r.size/4 {
+			r.Release()
+		}
 		at = r.pos
 		record, next, ok := r.Peek(at)
 		if !ok {
@@ -152,9 +161,6 @@ func (r *Reader) Next(buf []byte) (data []byte, at uint64, ok bool) {
 		}
 		buf = append(buf, record...)
 		r.pos = next
-		if r.pos-r.stored >= r.size/4 {
-			r.Release()
-		}
 		if record != nil {
 			return buf, at, true
 		}
@@ -192,17 +198,14 @@ func (r *Reader) Wait(ctx context.Context) error {
 	}
 	began := time.Now()
 	err := r.sleep(ctx)
-	r.awake.Store64(0, 0, 1)
 	r.busy = time.Since(began) < pause
 	return err
 }
 
 // Await sleeps until there is a record that wasn't released, or returns an error where ctx or the ring ends. Wake has
-// to be called when ctx ends. Another goroutine may read records meanwhile, but not wait.
+// to be called when ctx ends. Other goroutines may read records meanwhile, and wait for them.
 func (r *Reader) Await(ctx context.Context) error {
-	err := r.sleep(ctx)
-	r.awake.Store64(0, 0, 1)
-	return err
+	return r.sleep(ctx)
 }
 
 // LongestSleep is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls
@@ -211,6 +214,11 @@ const LongestSleep = time.Second
 
 // sleep waits for the kernel to wake the reader, which has released what it read.
 func (r *Reader) sleep(ctx context.Context) error {
+	if !r.sleeping.Lock(ctx, nil) {
+		return ctx.Err()
+	}
+	defer r.sleeping.Unlock()
+	defer r.awake.Store64(0, 0, 1)
 	for {
 		r.awake.Store64(0, 0, 0)
 		if r.Waiting() != 0 {

@@ -167,3 +167,49 @@ func TestWait(t *testing.T) {
 		t.Error("the ring is closed: no error")
 	}
 }
+
+// Of several that sleep, each wakes for its own reasons, and those that give up leave the flag as the others need it.
+func TestSleepers(t *testing.T) {
+	m, awake, emit := ringAndProgram(t)
+	r, err := Open(m, awake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- r.Await(t.Context()) }()
+	sleeps := func() bool { return r.Sleeps.Load() > 0 }
+	if err := testnet.Until(2*time.Second, "the first one sleeps", sleeps); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := r.Await(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a context that is over: %v", err)
+	}
+	if awake.Load64(0, 0) != 0 {
+		t.Error("the first one sleeps, and programs don't wake it")
+	}
+	wait := func(what string, from <-chan error) error {
+		t.Helper()
+		select {
+		case err := <-from:
+			return err
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s sleeps for ever", what)
+			return nil
+		}
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	defer context.AfterFunc(ctx, r.Wake)()
+	go func() { second <- r.Await(ctx) }()
+	cancel()
+	if err := wait("the second one", second); !errors.Is(err, context.Canceled) {
+		t.Errorf("the context ends: %v", err)
+	}
+	go func() { second <- r.Await(t.Context()) }()
+	emit(7)
+	if err := errors.Join(wait("the first one", first), wait("the third one", second)); err != nil {
+		t.Error(err)
+	}
+}
