@@ -488,6 +488,34 @@ func BenchmarkChange(b *testing.B) {
 	})
 }
 
+// A next hop changes while its group is being closed: that is no error, since there is nothing left to follow it.
+func TestHopChangesWhileGroupCloses(t *testing.T) {
+	var log logText
+	r := loadGroups(t, Options{Logger: log.logger()})
+	g := openGroup(t, r, 7)
+	v := add(t, g, 1, 1)
+	r.lists.fault = func(step string) error {
+		if step == "remove" {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.lists.rehop(v)
+		}
+		return nil
+	}
+	if err := g.Close(bg); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Remove(bg); err != nil {
+		t.Errorf("a receiver that has gone with its group: %v", err)
+	}
+	if err := r.Close(); err != nil { // which waits for the committer
+		t.Fatal(err)
+	}
+	if text := log.text.String(); strings.Contains(text, "level=ERROR") {
+		t.Errorf("it is logged as an error:\n%s", text)
+	}
+}
+
 // A group is closed, by several at once, while others change it: nothing remains, and every call returns.
 func TestCloseGroupWhileChanging(t *testing.T) {
 	r := loadGroups(t, Options{})

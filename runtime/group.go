@@ -389,15 +389,18 @@ func (v *Receiver) Hops() []Hop {
 }
 
 // Usage returns what became of packets at the receiver; of one that is removed, until then.
-func (v *Receiver) Usage() (Usage, error) {
-	r := v.group.kind.relay
-	r.lists.mu.Lock()
-	gone, final, err := v.gone, v.final, v.finalErr
-	r.lists.mu.Unlock()
-	if gone {
-		return final, err
+func (v *Receiver) Usage() (Usage, error) { return v.usage(v.group.kind.relay.receiverUsage) }
+
+func (v *Receiver) usage(read func(id uint32) (Usage, error)) (Usage, error) {
+	use, err := read(v.id)
+	// Only then: what was read is another receiver's if this one has gone meanwhile, and its identity was used again.
+	f := v.group.kind.relay.lists
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.gone {
+		return v.final, v.finalErr
 	}
-	return r.receiverUsage(v.id)
+	return use, err
 }
 
 func (r *Relay) receiverUsage(id uint32) (u Usage, err error) {

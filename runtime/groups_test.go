@@ -145,6 +145,27 @@ func drain(t testing.TB, r *Relay, visit func(*Event)) {
 	}
 }
 
+// What a receiver has used is never read from the one that has its identity next.
+func TestUsageOfOneThatGoes(t *testing.T) {
+	r := loadGroups(t, Options{})
+	g := openGroup(t, r, 7)
+	g.kind.ids = g.kind.ids[:1] // so that it is used again at once
+	v := add(t, g, 1, 1)
+	runOn(t, r, "fan", groupPacket(7, 0), 3)
+	use, err := v.usage(func(id uint32) (Usage, error) {
+		if err := v.Remove(bg); err != nil {
+			t.Fatal(err)
+		}
+		if next := add(t, g, 2, 2); next.ID() != id {
+			t.Fatalf("receiver %d after %d", next.ID(), id)
+		}
+		return r.receiverUsage(id)
+	})
+	if use.Packets != 3 || err != nil {
+		t.Errorf("%+v, %v", use, err)
+	}
+}
+
 func TestGroup(t *testing.T) {
 	r := loadGroups(t, Options{})
 	k := r.GroupKind("subs")

@@ -231,8 +231,8 @@ func (g *Group) rollBack() {
 // commit gives the kernel a list, or takes the group's away.
 func (f *receiverLists) commit(c *commit) error {
 	switch g := c.group; {
-	case g.over:
-		return fmt.Errorf("%v is %w", g, ErrClosed)
+	case g.over: // a next hop has changed while it was being closed
+		return nil
 	case c.closing:
 		if err := f.remove(g); err != nil {
 			return err

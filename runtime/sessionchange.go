@@ -96,6 +96,8 @@ func (r *Relay) change(s, next *Session) (err error) {
 			if r.hops != nil {
 				r.hops.drop(row)
 			}
+		}
+		for _, row := range overwritten {
 			if back := r.overwrite(old[row.place()]); back != nil { // then half of it is gone, and all of it goes
 				return errors.Join(err, back, r.end(ErrClosed, s))
 			}

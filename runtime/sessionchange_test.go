@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // changed returns the values of flow n with another peer, or another client.
@@ -124,6 +126,30 @@ func TestSessionChangeRefused(t *testing.T) {
 	r.fault = nil
 	if run(t, r, packet(1)) != passes || rows(r, "by_client") != 1 || rows(r, "by_peer") != 1 {
 		t.Error("half of a session forwards")
+	}
+}
+
+// Nothing of a session whose rows can't be restored is followed: its keys may be another's by then.
+func TestSessionChangeFollowsNothing(t *testing.T) {
+	desc := flowDesc()
+	rows := &desc.Sessions[0].Rows
+	*rows = append(*rows, abi.Row{Table: 1, Key: []int{3, 4}, Value: []int{0, 1, 2}})
+	r := mustLoad(t, desc, build(t), Options{Routes: someHop})
+	s := open(t, r, 1)
+	broken, updates := errors.New("broken"), 0
+	r.fault = func(op, _ string) error {
+		if op == "update" {
+			if updates++; updates > 2 { // the third row, and then the first one again
+				return broken
+			}
+		}
+		return nil
+	}
+	if err := s.Change(flow(1)...); !errors.Is(err, broken) || !errors.Is(s.Err(), ErrClosed) {
+		t.Fatalf("it can't be restored: %v, %v", err, s.Err())
+	}
+	if len(r.hops.byKey) != 0 {
+		t.Errorf("%d hops are followed", len(r.hops.byKey))
 	}
 }
 

@@ -551,6 +551,27 @@ func TestDeleteDoesNotWait(t *testing.T) {
 	until(t, time.Second, "the second row's translation is removed", func() bool { return translations(t, r) == 1 })
 }
 
+// Translations that the kernel doesn't delete are looked for again.
+func TestSweepAgain(t *testing.T) {
+	r := loadGroups(t, Options{})
+	v := add(t, openGroup(t, r, 7), 1, 1)
+	if _, stored, err := v.State(3).(*Translation).Put(1, 2); !stored || err != nil {
+		t.Fatal(stored, err)
+	}
+	if err := r.spaces.m.Freeze(); err != nil { // from now on user space can't write it
+		t.Fatal(err)
+	}
+	if err := v.Remove(bg); err != nil {
+		t.Fatal(err)
+	}
+	if n := translations(t, r); n != 1 {
+		t.Fatalf("%d translations", n)
+	}
+	if err := r.spaces.sweep(); err == nil {
+		t.Error("the next sweep doesn't look for what is left")
+	}
+}
+
 // Addresses that are no single host's are refused where a packet would be sent from or to them.
 func TestNotAHost(t *testing.T) {
 	for _, tt := range []struct{ addr, want string }{

@@ -254,7 +254,7 @@ func (s *spaces) release(space uint32) {
 }
 
 // sweep deletes the rows of namespaces that were released.
-func (s *spaces) sweep() error {
+func (s *spaces) sweep() (err error) {
 	if s == nil {
 		return nil
 	}
@@ -265,8 +265,15 @@ func (s *spaces) sweep() error {
 	if !dead {
 		return nil
 	}
+	defer func() {
+		if err != nil { // the next one looks again
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.dead = true
+		}
+	}()
 	var keys [][]byte
-	err := s.each(func(key, _ []byte) {
+	err = s.each(func(key, _ []byte) {
 		space := abi.Order.Uint32(key[abi.TranslationKeySpace:])
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -276,9 +283,6 @@ func (s *spaces) sweep() error {
 		}
 	})
 	if err != nil {
-		s.mu.Lock()
-		s.dead = true
-		s.mu.Unlock()
 		return err
 	}
 	for some := range slices.Chunk(keys, maxBatch) {
