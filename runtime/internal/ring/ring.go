@@ -32,8 +32,8 @@ import (
 // It waits in Go's own poller, which takes no thread. Where records come faster than one in a pause, the reader pauses
 // instead, awake: a timer costs it little, and a wake-up costs the kernel much.
 //
-// Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size, Wake and Await. One sleeps at
-// a time: the flag and the deadline by which it is woken are its own.
+// Its methods are called by one goroutine at a time, except for Close, End, Waiting, Size, Wake and Await. One sleeps
+// at a time: the flag and the deadline by which it is woken are its own.
 type Reader struct {
 	mem  *memory
 	file *os.File
