@@ -306,3 +306,43 @@ func TestHelperEnds(t *testing.T) {
 		b.helper = b.start("ready", "/usr/bin/python3", args[slices.Index(args, "helper.py"):]...)
 	}
 }
+
+// An interface that is down for a moment doesn't end the helper; one that is gone does.
+func TestInterfaceDown(t *testing.T) {
+	b := newBed(t, usual)
+	link := func(args ...string) {
+		t.Helper()
+		cmd := b.line.Relay.Command(context.Background(), "ip", append([]string{"link"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", args, err, out)
+		}
+	}
+	link("set", "eth0", "down")
+	link("set", "eth0", "up")
+	b.client()
+	link("delete", "eth0")
+	b.until("the helper has ended", func() bool { return strings.Contains(b.helper.said(), "eth0 is gone") })
+	b.until("its channel has ended", func() bool { return b.relay.Runtime().OpenSessions("channel") == 0 })
+}
+
+// Requests that the server doesn't answer are forgotten, also if one of them is sent again and again.
+func TestUnanswered(t *testing.T) {
+	const script = `
+import helper, socket, struct, time
+now = 0
+time.monotonic = lambda: now
+h = helper.Helper(None, 3478, 600, 15)
+def request(transaction):
+    stun = struct.pack("!HHI12s", helper.CHANNEL_BIND, 0, helper.COOKIE, b"%012d" % transaction)
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28 + len(stun), 0, 0, 64, 17, 0, b"\xc0\0\2\1", b"\xc0\0\2\2")
+    h.packet(ip + struct.pack("!HHHH", 40000, 3478, 8 + len(stun), 0) + stun, False)
+for now in range(1000):
+    request(0)
+    request(1 + now)
+print(len(h.pending))
+`
+	out, err := exec.Command("/usr/bin/python3", "-B", "-c", script).CombinedOutput()
+	if n, bad := strconv.Atoi(strings.TrimSpace(string(out))); err != nil || bad != nil || n > 15 {
+		t.Errorf("%s (%v)", out, err)
+	}
+}

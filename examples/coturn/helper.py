@@ -5,7 +5,7 @@ coturn's log, its command line and its Redis messages don't have the numbers of 
 clients and server say to each other from a packet socket, and opens and closes sessions of the relay of examples/turn
 by its control socket. It needs CAP_NET_RAW, and the relay's user. Without it, all packets pass to the server.
 """
-import argparse, functools, ctypes, http.client, ipaddress, json, select, signal, socket, struct, sys, time
+import argparse, ctypes, errno, functools, http.client, ipaddress, json, select, signal, socket, struct, sys, time
 
 COOKIE = 0x2112A442
 ALLOCATE, REFRESH, CHANNEL_BIND = 0x0003, 0x0004, 0x0009  # requests; RFC 8656 §18
@@ -113,6 +113,7 @@ class Helper:
         src, dst, message = parts
         kind, transaction = struct.unpack_from("!H", message)[0], message[8:20]
         if not outgoing and kind in (ALLOCATE, REFRESH, CHANNEL_BIND) and dst.endswith(f":{self.port}"):
+            self.pending.pop((src, dst, transaction), None)  # the oldest one stays the first
             self.pending[src, dst, transaction] = time.monotonic() + 10, kind, attributes(message)
         elif outgoing and kind & SUCCESS and src.endswith(f":{self.port}"):
             _, asked, request = self.pending.pop((dst, src, transaction), (0, 0, {}))
@@ -191,10 +192,16 @@ def main():
     try:
         while ends not in (ready := select.select([packets, ends], [], [], helper.hold / 4)[0]):
             if ready:
-                data, source = packets.recvfrom(65535)
-                helper.packet(data, source[2] == socket.PACKET_OUTGOING)
+                try:
+                    data, source = packets.recvfrom(65535)
+                    helper.packet(data, source[2] == socket.PACKET_OUTGOING)
+                except OSError as e:
+                    if e.errno != errno.ENETDOWN:  # the socket goes on when the interface is up again
+                        raise
             if time.monotonic() >= look:
                 look = time.monotonic() + helper.hold / 4
+                if not packets.getsockname()[0]:
+                    sys.exit(f"{args.interface} is gone")
                 helper.keep(*helper.allocations)
     finally:
         for key in list(helper.allocations):
