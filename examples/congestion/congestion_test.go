@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -389,5 +390,17 @@ func TestReplaced(t *testing.T) {
 	})
 	if got := send(t, c, 2*time.Second); got < 0.6*rate {
 		t.Errorf("%.0f Mbit/s of %.0f", got/1e6, rate/1e6)
+	}
+}
+
+// An interval that the kernel's microseconds don't hold is not taken for another one.
+func TestInterval(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // it would end at once
+	for _, interval := range []time.Duration{-time.Millisecond, 2 * time.Hour} {
+		err := run(ctx, "cubic", "fr_interval", "", interval)
+		if err == nil || !strings.Contains(err.Error(), interval.String()) {
+			t.Errorf("%v: %v", interval, err)
+		}
 	}
 }

@@ -43,6 +43,9 @@ func run(ctx context.Context, algorithm, name, pins string, interval time.Durati
 	if name == "" {
 		name = "fr_" + algorithm
 	}
+	if interval < 0 || interval > time.Minute {
+		return fmt.Errorf("-interval %v: want 0 to %v", interval, time.Minute)
+	}
 	microseconds := uint32(interval / time.Microsecond)
 	relay, err := congestionrelay.Load(congestionrelay.Options{
 		Algorithm: name, PinPath: pins, Settings: congestionrelay.Settings{Interval: &microseconds},

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/quic/quic-go"
 )
@@ -63,13 +64,12 @@ func dial(ctx context.Context, verb, feed string, c Config) (_ *Conn, err error)
 	if _, err := fmt.Fprintf(control, "%s %s\n", verb, feed); err != nil {
 		return nil, err
 	}
-	if end, ok := ctx.Deadline(); ok {
-		if err := control.SetReadDeadline(end); err != nil {
-			return nil, err
-		}
-	}
+	// A relay may be there, and never answer.
+	stop := context.AfterFunc(ctx, func() { _ = control.SetReadDeadline(time.Unix(0, 0)) })
 	answer, err := bufio.NewReader(control).ReadString('\n')
-	if err == nil && answer != "ok\n" {
+	if !stop() {
+		err = ctx.Err()
+	} else if err == nil && answer != "ok\n" {
 		err = fmt.Errorf("the relay answered %q", answer)
 	}
 	return out, errors.Join(err, control.Close())
