@@ -84,8 +84,8 @@ func (l *live) do(method, path string, body, out any) error {
 // controlError says what to do about an error of a control socket.
 func controlError(path string, err error) error {
 	var p *api.Problem
-	if err == nil || errors.Is(err, context.Canceled) {
-		return nil
+	if err == nil || errors.Is(err, context.Canceled) { // "stopped": what was asked for may not have happened
+		return err
 	}
 	d := &diag.Diagnostic{Code: codeRelay, Message: err.Error()}
 	switch {

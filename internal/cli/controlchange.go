@@ -407,7 +407,7 @@ func (l *live) events(names []string) error {
 			objectText(e.Fields))
 		return err
 	})
-	if errors.Is(err, syscall.EPIPE) {
+	if errors.Is(err, syscall.EPIPE) || l.ctx.Err() != nil { // its end is none of the relay
 		return nil
 	}
 	return controlError(l.client.Path, err)
@@ -429,7 +429,7 @@ func (l *live) stop() error {
 		}
 		select {
 		case <-l.ctx.Done():
-			return nil
+			return l.ctx.Err()
 		case <-tick.C:
 		}
 	}

@@ -32,7 +32,10 @@ func (l *live) watch() error {
 	m := &watchModel{live: l, history: map[string][]float64{}, stats: openRunStats()}
 	defer m.stats.close()
 	final, err := tea.NewProgram(m, tea.WithContext(l.ctx), tea.WithInput(l.in), tea.WithOutput(l.out)).Run()
-	if err != nil && l.ctx.Err() == nil {
+	if l.ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	if m, ok := final.(*watchModel); ok && m.ended != nil {
