@@ -95,12 +95,16 @@ func (d *desk) report(original, number uint16) {
 	d.feed.reported(original, number, func() uint64 { return d.lost })
 }
 
-// read returns what arrived: the numbers, and for padding their negative.
-func (d *desk) read() (numbers []int) {
+// read returns what arrived, at least so many packets where they come: the numbers, and for padding their negative.
+func (d *desk) read(least int) (numbers []int) {
 	d.Helper()
 	buf := make([]byte, 1500)
 	for {
-		_ = d.got.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		patience := 20 * time.Millisecond
+		if len(numbers) < least {
+			patience = 10 * time.Second
+		}
+		_ = d.got.SetReadDeadline(time.Now().Add(patience))
 		n, err := d.got.Read(buf)
 		if err != nil {
 			return numbers
@@ -124,7 +128,7 @@ func (d *desk) read() (numbers []int) {
 
 func (d *desk) want(what string, numbers ...int) {
 	d.Helper()
-	got := d.read()
+	got := d.read(len(numbers))
 	if len(got) != len(numbers) {
 		d.Fatalf("%s: got %v, want %v", what, got, numbers)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -229,6 +230,9 @@ func (l *Live) cable(e *entrance, name string, p *ir.Program, guard *ebpf.Progra
 	if err := errors.Join(netlink.LinkSetUp(dev), netlink.LinkSetUp(in)); err != nil {
 		return fmt.Errorf("set %s up: %w", name, err)
 	}
+	if err := ready(dev); err != nil {
+		return err
+	}
 	if err := l.attach(dev, ebpf.AttachTCXEgress, guard); err != nil {
 		return err
 	}
@@ -247,6 +251,16 @@ func (l *Live) cable(e *entrance, name string, p *ir.Program, guard *ebpf.Progra
 		return fmt.Errorf("a packet socket on %s: %w", name, err)
 	}
 	return nil
+}
+
+// ready waits until the kernel has noticed that a device's cable is up: before, it drops what the device is to send.
+func ready(dev netlink.Link) (err error) {
+	var now netlink.Link
+	waited := testnet.Until(2*time.Second, dev.Attrs().Name+" can send", func() bool {
+		now, err = netlink.LinkByIndex(dev.Attrs().Index)
+		return err != nil || now.Attrs().OperState == netlink.OperUp
+	})
+	return errors.Join(err, waited)
 }
 
 func (l *Live) attach(at netlink.Link, hook ebpf.AttachType, prog *ebpf.Program) error {

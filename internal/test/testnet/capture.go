@@ -36,8 +36,10 @@ type Tag struct{ Proto, TCI uint16 }
 
 // Capture records the frames of one device.
 type Capture struct {
-	fd   int
-	done chan struct{}
+	fd    int
+	until time.Time     // when it was stopped; set when done is closed
+	done  chan struct{} // closed by Stop
+	ended chan struct{} // closed when nothing is recorded any more
 
 	mu     sync.Mutex
 	frames []Frame
@@ -83,25 +85,33 @@ func (d *Dev) Capture() (*Capture, error) {
 		unix.Close(fd)
 		return nil, d.wrap("capture", err)
 	}
-	c := &Capture{fd: fd, done: make(chan struct{})}
+	c := &Capture{fd: fd, done: make(chan struct{}), ended: make(chan struct{})}
 	go c.run()
 	return c, nil
 }
 
 func (c *Capture) run() {
+	defer close(c.ended)
 	defer unix.Close(c.fd)
+	stopped := func() bool {
+		select {
+		case <-c.done:
+			return true
+		default:
+			return false
+		}
+	}
 	buf := make([]byte, 128<<10)
 	oob := make([]byte, unix.CmsgSpace(auxSize)+unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
 	for {
 		n, oobn, _, from, err := unix.Recvmsg(c.fd, buf, oob, 0)
 		switch {
-		case err == unix.EAGAIN || err == unix.EINTR:
-			select {
-			case <-c.done:
-				return
-			default:
-				continue
-			}
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN && stopped():
+			return
+		case err == unix.EAGAIN:
+			continue
 		case err != nil:
 			c.mu.Lock()
 			c.err = err
@@ -113,6 +123,9 @@ func (c *Capture) run() {
 			f.Outgoing = ll.Pkttype == unix.PACKET_OUTGOING
 		}
 		f.readAux(oob[:oobn])
+		if stopped() && f.At.After(c.until) {
+			return
+		}
 		c.mu.Lock()
 		c.frames = append(c.frames, f)
 		c.mu.Unlock()
@@ -150,13 +163,15 @@ func (c *Capture) Frames() []Frame {
 	return append([]Frame(nil), c.frames...)
 }
 
-// Stop ends the capture and returns what it recorded.
+// Stop ends the capture and returns what it recorded: all that came before.
 func (c *Capture) Stop() ([]Frame, error) {
 	select {
 	case <-c.done:
 	default:
+		c.until = time.Now()
 		close(c.done)
 	}
+	<-c.ended
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.frames, c.err
