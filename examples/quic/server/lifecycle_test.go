@@ -3,6 +3,7 @@ package server
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -83,21 +84,32 @@ func TestLeave(t *testing.T) {
 	}))
 }
 
-// TestRebinding has NATs give subscriber and publisher other ports.
+// TestMoved has a NAT give a subscriber another port. In one round trip the relay validates the new address. So two
+// packets from there suffice: what it sees first, and the answer to its challenge. There may be others meanwhile, but
+// not each time: a round trip takes far longer than the kernel to change a receiver, also on a busy machine.
+func TestMoved(t *testing.T) {
+	far := testlink.Direction{Delay: 20 * delay}
+	fewest := 10
+	for try := 1; fewest > 2 && try <= 5; try++ {
+		t.Run(fmt.Sprint(try), func(t *testing.T) {
+			b := newBed(t, options{in: delayed(), out: testlink.Config{FromA: far, FromB: far}})
+			to := b.rebound(b.users)
+			v := b.subscribeFrom(to, true, wide())
+			b.publish(true, nil)
+			fewest = min(fewest, b.untilMoved(to, v))
+		})
+	}
+	if fewest != 2 {
+		t.Errorf("the receiver has moved after %d packets from elsewhere", fewest)
+	}
+}
+
+// TestRebinding has NATs give subscriber and publisher other ports while streams are sent.
 func TestRebinding(t *testing.T) {
 	b := newBed(t, options{in: delayed(), out: delayed()})
 	to, from := b.rebound(b.users), b.rebound(b.publishers)
 	v := b.subscribeFrom(to, true, wide())
 	p := b.publishFrom(from, true, nil)
-	// In one round trip the relay validates the new address. So two packets from there suffice: what it sees first, and
-	// the answer to its challenge. There may be others meanwhile, but not each time.
-	fewest := 10
-	for range 5 {
-		fewest = min(fewest, b.untilMoved(to, v))
-	}
-	if fewest != 2 {
-		t.Errorf("the receiver has moved after %d packets from elsewhere", fewest)
-	}
 	b.play(p, plan{streams: 60, objects: 20, rate: 1000, then: func(i int) {
 		switch i {
 		case 15:
