@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -268,6 +270,9 @@ func TestClosedRelay(t *testing.T) {
 	if err := r.Program("fwd").Attach("lo"); !errors.Is(err, ErrClosed) {
 		t.Errorf("Attach: %v", err)
 	}
+	if err := r.Program("fwd").Detach("lo"); err != nil {
+		t.Errorf("Detach: %v", err)
+	}
 	if err := s.Close(); err != nil || !errors.Is(s.Err(), ErrClosed) {
 		t.Errorf("session: %v, Err %v", err, s.Err())
 	}
@@ -276,6 +281,39 @@ func TestClosedRelay(t *testing.T) {
 	}
 	if got, err := r.Program("fwd").Count("sent"); !errors.Is(err, ErrClosed) {
 		t.Errorf("reason %v, %v", got, err)
+	}
+}
+
+// closing is a [Control] that calls itself when it is closed.
+type closing func()
+
+func (closing) Listen(*abi.Desc) error { return nil }
+func (closing) Serve(*Relay)           {}
+func (c closing) Close() error         { c(); return nil }
+
+// Who closes a relay that is just being closed waits until it has ended.
+func TestCloseTwice(t *testing.T) {
+	var r *Relay
+	second := make(chan error, 1)
+	waits := regexp.MustCompile(`(?m)^goroutine .* \[chan receive.*\]:\n.*\(\*Relay\)\.Close\(`)
+	stacks := make([]byte, 1<<20)
+	r = load(t, Options{Control: closing(func() {
+		if r == nil { // Load has failed
+			return
+		}
+		go func() { second <- r.Close() }()
+		until(t, 5*time.Second, "the second call waits, or has returned", func() bool {
+			return len(second) > 0 || waits.Match(stacks[:goruntime.Stack(stacks, true)])
+		})
+		if len(second) > 0 {
+			t.Error("it has returned before the relay has ended")
+		}
+	})})
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := receive(t, "the end of the second call", second); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -129,6 +129,9 @@ func (p *Program) Detach(iface string) error {
 	r := p.relay
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return nil
+	}
 	index := -1 // the interface may have been renamed
 	err := r.inNamespace(func() error {
 		if l, err := netlink.LinkByName(iface); err == nil {
@@ -136,7 +139,7 @@ func (p *Program) Detach(iface string) error {
 		}
 		return nil
 	})
-	if err != nil || r.closed {
+	if err != nil {
 		return err
 	}
 	return r.detach(func(a *attachment) bool {

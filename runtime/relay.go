@@ -61,7 +61,7 @@ type Control interface {
 	Listen(desc *abi.Desc) error
 	// Serve begins to serve the relay, when Load has succeeded. It returns at once.
 	Serve(r *Relay)
-	// Close ends it. [Relay.Close] calls it first; so does a Load that fails.
+	// Close ends it. [Relay.Close] calls it first; so does a Load that fails. It must not wait for what calls that.
 	Close() error
 }
 
@@ -114,6 +114,7 @@ type Relay struct {
 	qdiscs      map[int]bool // interfaces (by index) whose clsact qdisc is ours
 
 	done  chan struct{}
+	ended chan struct{} // closed when Close is done
 	wg    sync.WaitGroup
 	sweep chan struct{} // wakes the goroutine that ends sessions
 
@@ -149,6 +150,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 		open:     make([]int, len(desc.Sessions)),
 		qdiscs:   map[int]bool{},
 		done:     make(chan struct{}),
+		ended:    make(chan struct{}),
 		sweep:    make(chan struct{}, 1),
 	}
 	if r.log == nil {
@@ -331,15 +333,17 @@ func (r *Relay) abandon() {
 // [Options.Linger], pins and attachments stay, and the kernel goes on forwarding for that long. Close takes no context,
 // since it waits for the kernel (a change of a group that has begun is finished, which takes some milliseconds) and for
 // the body of a loop over [Relay.Pending], never for packets or for other functions of the caller. It may be called
-// more than once.
+// more than once: each call returns when the relay has ended, all but the first without an error.
 func (r *Relay) Close() error {
 	r.mu.Lock()
 	if r.closed {
 		r.mu.Unlock()
+		<-r.ended // else a process could end, because one call has returned, before the other has detached programs
 		return nil
 	}
 	r.closed = true
 	r.mu.Unlock()
+	defer close(r.ended)
 	var errs []error
 	if r.opt.Control != nil {
 		errs = append(errs, r.opt.Control.Close())
