@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,16 +32,10 @@ const (
 func detached() bool { return os.Getenv(detachedVar) != "" }
 
 // detach runs the same command in the background.
-func (a *app) detach(desc *abi.Desc, opt *runOptions) error {
+func (a *app) detach(ctx context.Context, desc *abi.Desc, opt *runOptions) error {
 	if opt.traffic || opt.once || opt.events {
 		return usage("--detach leaves nobody to look at --traffic, --once or --events").
 			see("fastrelay-gen events --help")
-	}
-	if opt.control == "" {
-		opt.control = desc.Name
-	}
-	if opt.pin == "" {
-		opt.pin = "/sys/fs/bpf/" + desc.Name
 	}
 	socket := api.PathOf(opt.control)
 	path := strings.TrimSuffix(socket, ".sock") + ".log"
@@ -63,11 +56,8 @@ func (a *app) detach(desc *abi.Desc, opt *runOptions) error {
 		return err
 	}
 	defer ready.Close()
-	args := slices.DeleteFunc(slices.Clone(os.Args), func(s string) bool {
-		return s == "--detach" || s == "--detach=true"
-	})
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: append(args, "--control", opt.control, "--pin", opt.pin),
+		Path: "/proc/self/exe", Args: os.Args,
 		Env: append(os.Environ(), detachedVar+"=1"), Stdout: log, Stderr: log, ExtraFiles: []*os.File{say},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
@@ -76,9 +66,15 @@ func (a *app) detach(desc *abi.Desc, opt *runOptions) error {
 		return err
 	}
 	say.Close()
+	// What interrupts this process doesn't reach the child, which is in a session of its own.
+	finish := context.AfterFunc(ctx, func() { _ = cmd.Process.Signal(unix.SIGTERM) })
 	text, err := io.ReadAll(ready) // until the child has closed it, or has ended
 	if err != nil {
 		return err
+	}
+	if !finish() {
+		_ = cmd.Wait() // it takes back what it has done, and its log says so
+		return ctx.Err()
 	}
 	if len(text) == 0 {
 		_ = cmd.Wait() // its log says more

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,11 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 		return usage("the spec has no events to print")
 	}
 	if opt.detach {
-		return a.detach(&desc, &opt)
+		opt.control = cmp.Or(opt.control, desc.Name)
+		opt.pin = cmp.Or(opt.pin, "/sys/fs/bpf/"+desc.Name)
+		if !detached() {
+			return a.detach(ctx, &desc, &opt)
+		}
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
