@@ -110,7 +110,8 @@ func TestRebinding(t *testing.T) {
 	to, from := b.rebound(b.users), b.rebound(b.publishers)
 	v := b.subscribeFrom(to, true, wide())
 	p := b.publishFrom(from, true, nil)
-	b.play(p, plan{streams: 60, objects: 20, rate: 1000, then: func(i int) {
+	all := plan{streams: 60, objects: 20, rate: 1000, viewers: []*viewer{v}, ahead: 200}
+	all.then = func(i int) {
 		switch i {
 		case 15:
 			b.move(to, b.users)
@@ -118,7 +119,8 @@ func TestRebinding(t *testing.T) {
 		case 30:
 			b.move(from, b.publishers)
 		}
-	}})
+	}
+	b.play(p, all)
 	b.await(v, 60)
 	if st := b.server.Stats()[0].Sum(); v.reset.Load() > 0 || st.KernelBytes < 600_000 {
 		t.Errorf("%d streams were reset; %+v", v.reset.Load(), st)
