@@ -1,6 +1,7 @@
 package monitoring
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -216,15 +217,22 @@ func lab(t *testing.T) *runtime.Relay {
 func TestDashboard(t *testing.T) {
 	needs.Root(t)
 	relay := lab(t)
-	stop := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
 	var load sync.WaitGroup
+	load.Go(func() { // no event is lost, which is something wrong
+		for _, err := range relay.Events(ctx) {
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
 	for program, number := range map[string]byte{"calls": 7, "spread": 9} {
 		load.Go(func() {
 			for i := 0; ; i++ {
 				select {
-				case <-stop:
+				case <-ctx.Done():
 					return
-				default:
+				case <-time.After(time.Millisecond):
 				}
 				packet := frame(number + byte(i%2)*200) // every second one is of nothing that is open
 				_, err := bpftest.Run(relay.Program(program).Kernel(), ebpf.RunOptions{Data: packet})
@@ -236,7 +244,7 @@ func TestDashboard(t *testing.T) {
 		})
 	}
 	defer load.Wait()
-	defer close(stop)
+	defer stop()
 	server := httptest.NewServer(metrics.Handler(relay))
 	defer server.Close()
 	p := start(t, server.Listener.Addr().String())
@@ -278,7 +286,8 @@ func TestDashboard(t *testing.T) {
 			if empty[panel.Title] == "" {
 				until(panel.Title+": "+expr, some(expr))
 			} else if n, err := p.results(expr); err != nil || n > 0 {
-				t.Errorf("%s: %d results, %v, though %s", panel.Title, n, err, empty[panel.Title])
+				t.Errorf("%s: %d results, %v, though %s; lost events: %d", panel.Title, n, err, empty[panel.Title],
+					relay.Lost(1))
 			}
 		}
 	}
