@@ -336,9 +336,10 @@ def request(transaction):
     stun = struct.pack("!HHI12s", helper.CHANNEL_BIND, 0, helper.COOKIE, b"%012d" % transaction)
     ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28 + len(stun), 0, 0, 64, 17, 0, b"\xc0\0\2\1", b"\xc0\0\2\2")
     h.packet(ip + struct.pack("!HHHH", 40000, 3478, 8 + len(stun), 0) + stun, False)
-for now in range(1000):
+while now < 1000:
     request(0)
     request(1 + now)
+    now += 1
 print(len(h.pending))
 `
 	out, err := exec.Command("/usr/bin/python3", "-B", "-c", script).CombinedOutput()

@@ -37,7 +37,7 @@ func (l *log) String() string {
 	return l.text.String()
 }
 
-// slow is an output that nobody reads from for now.
+// slow is an output whose reader is late.
 type slow struct{ writing, read chan struct{} }
 
 func (s slow) Write(b []byte) (int, error) {
