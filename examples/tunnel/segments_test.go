@@ -55,6 +55,10 @@ func TestSuperPackets(t *testing.T) {
 				case large == cut:
 					t.Errorf("frames above the MTU: %v", large)
 				case cut:
+					const want = "[1 2 3 4 5 6 7 8 9 1 2 3 4 5 6 7 8 9]" // of two families
+					if order := fmt.Sprint(lab.Numbers(came, 1000, 9)); order != want {
+						t.Errorf("the datagrams are %s on the wire, want %s", order, want)
+					}
 					if o.Outside == 6 && !o.Sums { // tshark doesn't know that this tunnel goes without
 						came = inner(t, came)
 					}

@@ -111,6 +111,19 @@ func (l *Lab) Datagrams(family, size, n int) error {
 	return nil
 }
 
+// Numbers returns which of those datagrams end frames, each the last one of its packet, in the order of the frames.
+func Numbers(frames []testnet.Frame, size, n int) (numbers []int) {
+	sent := data(size * n)
+	for _, f := range frames {
+		for i := range n {
+			if bytes.HasSuffix(f.Data, sent[i*size:][:size]) {
+				numbers = append(numbers, i+1)
+			}
+		}
+	}
+	return numbers
+}
+
 // SendDatagrams only sends them.
 func (l *Lab) SendDatagrams(family, size, n int) error {
 	client, err := listen(l.Client, netip.AddrPortFrom(l.clientAddr(family), 0))
