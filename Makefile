@@ -7,16 +7,17 @@ SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examp
 TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
-SEED     ?= 1
 
 # What works on macOS and Windows as well: the compiler.
 PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -vE '/internal/test(/|$$$$)')
 
-# Two packages at a time: most tests wait for the kernel, and some measure. The longest takes three minutes on a quiet machine; a test
-# that waits in vain ends by itself.
-TESTFLAGS ?= -p 2 -timeout 30m
+# Three packages at a time: many tests wait for the kernel's clocks. A test that waits in vain ends by itself.
+TESTFLAGS ?= -p 3 -timeout 30m
 
-.PHONY: help build generate golden check portable test test-kernels fresh bench curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
+# Objects that tests have compiled, by what they are made of: each is compiled once for all packages (internal/clang).
+OBJECTS  := $(CURDIR)/.cache/objects
+
+.PHONY: help build generate golden check portable test test-all test-kernels fresh bench curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,12 +48,19 @@ portable: ## the compiler and its tests, built for macOS and Windows
 	@for system in darwin windows; do \
 		GOOS=$$system $(GO) build $(PORTABLE) && GOOS=$$system $(GO) test -c -o /dev/null $(PORTABLE) || exit 1; done
 
-test: check ## everything, with the kernel; CI runs this
-	@tools/ensure test quic root
-	@$(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
+test: ## every part, with the kernel, in 8 minutes on two processors; the same packets each time
+	@tools/ensure build test root
+	@find $(OBJECTS) -name '*.o' -mtime +7 -delete 2>/dev/null || true
+	@FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -short -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
+
+test-all: check portable ## everything: random packets and specs from a new SEED, planted faults, browsers, QUIC, kernels; hours
+	@tools/ensure build test all quic root
+	@export FASTRELAY_TEST_SEED=$(or $(SEED),$$(date +%s)); echo "FASTRELAY_TEST_SEED=$$FASTRELAY_TEST_SEED"; \
+		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
+	@$(MAKE) --no-print-directory test-quic quic-upstream quic-hooks test-kernels
 
 test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm64, in virtual machines; KERNELS=bullseye,arm64 for some
-	@tools/ensure test kernels root
+	@tools/ensure build kernels root
 	@$(GO) run ./internal/test/testkernel/testkernels $(if $(KERNELS),-kernels $(KERNELS))
 
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
@@ -83,13 +91,13 @@ fuzz: build ## random packets through the model and the kernel for TIME=60s, the
 
 fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 	@tools/ensure root
-	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/test/specgen -args -specs $(N) -seed $(SEED)
+	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/test/specgen -args -specs $(N) -seed $(or $(SEED),1)
 
 quic: ## the fork of quic-go, fetched and patched into runtime/quic/quic-go (runtime/quic/README.md)
 	@cd runtime/quic && $(GO) run ./cmd/quicfork quic-go
 
 test-quic: quic ## the fork's hooks and the examples on it: linters, and tests with the race detector
-	@tools/ensure test quic root
+	@tools/ensure build test all quic root
 	@for m in runtime/quic examples/quic; do tools/lint $$m && (cd $$m && $(GO) vet ./... && $(GO) test -race $(TESTFLAGS) $$($(GO) list ./... | grep -v /quic-go)) || exit 1; done
 
 quic-upstream: ## quic-go's own tests on the fork; without hooks, the fork does what upstream does

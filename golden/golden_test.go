@@ -97,16 +97,6 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// The kernel loads every case and agrees with its tests.
-func TestCasesInTheKernel(t *testing.T) {
-	needs.Root(t)
-	for _, name := range cases(t) {
-		t.Run(name, func(t *testing.T) {
-			command(t, 0, "test", "--kernel", filepath.Join(name, "spec.cue"))
-		})
-	}
-}
-
 // A relay of QUIC stays cheap for the verifier: where numbers have four bytes, and where the packet says how many.
 func TestQUICBudget(t *testing.T) {
 	needs.Root(t)

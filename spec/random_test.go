@@ -23,15 +23,17 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 const (
-	randomTexts = 1500
 	childFrom   = "FASTRELAY_SPEC_FROM" // the first seed that a child tries
 	childMemory = 8 << 30               // bytes of address space; LoadWithin gives up long before
 	childTime   = 2 * time.Minute
 )
+
+func randomTexts() int { return needs.Of(300, 1500) }
 
 // marker is part of every hostile string; it must never reach C or Go.
 const marker = "MARKER"
@@ -50,9 +52,9 @@ var hostile = []string{
 
 var word = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|[a-z_]+|[0-9x]+|[^\sa-z0-9]`)
 
-// randomText is a spec in which some words have become others, gone away, or come twice. The seed decides.
-func randomText(seed uint64, texts [][]byte) []byte {
-	rnd := rand.New(rand.NewPCG(seed, 1))
+// randomText is a spec in which some words have become others, gone away, or come twice. The two seeds decide.
+func randomText(seed, run uint64, texts [][]byte) []byte {
+	rnd := rand.New(rand.NewPCG(seed, run))
 	text := texts[rnd.IntN(len(texts))]
 	for range 1 + rnd.IntN(4) {
 		words := word.FindAllIndex(text, -1)
@@ -86,9 +88,11 @@ func TestRandomText(t *testing.T) {
 		return
 	}
 	ended := regexp.MustCompile(`(?m)^next seed (\d+)$`)
-	for next, given := 0, 0; next < randomTexts; {
+	texts := randomTexts()
+	for next, given := 0, 0; next < texts; {
 		ctx, cancel := context.WithTimeout(t.Context(), childTime)
-		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRandomText$")
+		cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRandomText$",
+			fmt.Sprintf("-test.short=%v", testing.Short()))
 		cmd.Env = append(os.Environ(), childFrom+"="+strconv.Itoa(next))
 		out, err := cmd.CombinedOutput()
 		cancel()
@@ -99,8 +103,8 @@ func TestRandomText(t *testing.T) {
 		if next, err = strconv.Atoi(string(m[1])); err != nil {
 			t.Fatal(err)
 		}
-		if next < randomTexts {
-			if given++; given > randomTexts/50 {
+		if next < texts {
+			if given++; given > texts/50 {
 				t.Fatalf("%d of %d texts exceed the limits", given, next)
 			}
 		}
@@ -131,9 +135,9 @@ func randomChild(t *testing.T, from string) {
 		}
 		texts = append(texts, text)
 	}
-	good := 0
-	for ; seed < randomTexts; seed++ {
-		s, list := spec.LoadWithin(t.Context(), "spec.cue", randomText(uint64(seed), texts))
+	good, run := 0, needs.Seed(t)
+	for ; seed < randomTexts(); seed++ {
+		s, list := spec.LoadWithin(t.Context(), "spec.cue", randomText(uint64(seed), run, texts))
 		for _, d := range list.All() {
 			if d.Message == "" || strings.Contains(d.Message, "CUE gave up") || strings.Contains(d.Message,
 				"schema.cue") || strings.Contains(d.Message, "%!") {

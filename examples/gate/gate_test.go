@@ -346,6 +346,7 @@ func TestDeath(t *testing.T) {
 // Caddy knows nothing of the gate that watches it. Clients connect, use further connection IDs, and go on under attack;
 // connections that have ended are forgotten.
 func TestCaddy(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	l, err := lab.New(testnet.Start(t))
 	if err != nil {

@@ -35,6 +35,7 @@ import (
 
 // The configuration and the rules are valid, and the rules do what they say.
 func TestFiles(t *testing.T) {
+	needs.All(t)
 	for _, args := range [][]string{
 		{"check", "config", "prometheus.yml"}, {"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"},
 	} {
@@ -215,6 +216,7 @@ func lab(t *testing.T) *runtime.Relay {
 
 // A Prometheus scrapes a relay under load: each query of the dashboard has an answer, and the rules can be evaluated.
 func TestDashboard(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	relay := lab(t)
 	ctx, stop := context.WithCancel(t.Context())

@@ -56,6 +56,7 @@ func TestLoop(t *testing.T) {
 
 // A transfer goes over both ways from the sender to the receiver, and over the link at its rate.
 func TestTransfer(t *testing.T) {
+	needs.All(t)
 	needs.Root(t) // for iperf3 as well
 	defer func(was time.Duration) { *length = was }(*length)
 	*length = 2 * time.Second

@@ -23,6 +23,7 @@ import (
 
 // A segment has the size that its bitrate says, whatever the picture needs.
 func TestEncode(t *testing.T) {
+	needs.All(t)
 	needs.Root(t) // for the programs that are installed then
 	dir := filepath.Join(t.TempDir(), "video")
 	if err := encode(dir, time.Second); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -254,6 +255,7 @@ func TestCongestionRules(t *testing.T) {
 
 // Random sockets find every fault that is planted in the kernel's side.
 func TestCongestionFaults(t *testing.T) {
+	needs.All(t)
 	for _, f := range []struct{ what, old, new string }{
 		{"the window is cut by nothing", "cwnd < most ? cwnd : most", "cwnd"},
 		{"slow start is missing", "if (cwnd < tp->snd_ssthresh) {", "if (0) {"},

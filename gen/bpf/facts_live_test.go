@@ -28,6 +28,9 @@ import (
 
 func eachWay(t *testing.T, f func(t *testing.T)) {
 	for name, ways := range map[string]skbfacts.Ways{"cast": skbfacts.All, "read": skbfacts.Read} {
+		if testing.Short() && ways != skbfacts.All {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			skbfacts.Allowed = ways
 			defer func() { skbfacts.Allowed = skbfacts.All }()

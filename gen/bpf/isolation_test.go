@@ -285,6 +285,7 @@ func stay(cpu int) {
 
 // No packet is ever made of two rows, nor of a row that isn't its own, however fast rows change hands.
 func TestIsolation(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	for _, d := range disturbances() {
 		t.Run(strings.ReplaceAll(d.name, " ", "_"), func(t *testing.T) {
@@ -303,6 +304,7 @@ func TestIsolation(t *testing.T) {
 
 // What TestIsolation looks at finds a mixture, where a program doesn't look whether rows have changed.
 func TestIsolationFinds(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	const check = "if (likely(before == after) && !(word == FR_STORING && before & 1))"
 	for _, d := range disturbances() {

@@ -112,8 +112,11 @@ var sendWays = []struct {
 func TestJumboFrames(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
-	for _, program := range []string{"to_peer", "to_client"} {
-		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
+	for i, program := range []string{"to_peer", "to_client"} {
+		for k, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
+			if needs.Left(i+k, 4) {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s, sender %v, relay %v", program, offload[0], offload[1]), func(t *testing.T) {
 				jumboFrames(t, u, program, offload)
 			})

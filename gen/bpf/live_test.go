@@ -139,8 +139,11 @@ func listen(t *testing.T, host *testnet.Host, at netip.AddrPort) *net.UDPConn {
 func TestPartialChecksums(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
-	for _, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
-		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
+	for i, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
+		for k, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
+			if needs.Left(i+k, 4) {
+				continue
+			}
 			for state, name := range map[abi.HopState]string{ir.HopDirect: "direct", ir.HopNeighbour: "neighbour"} {
 				t.Run(fmt.Sprintf("IPv%d to IPv%d, sender %v, relay %v, %s", families[0], families[1], offload[0],
 					offload[1], name), func(t *testing.T) {

@@ -61,10 +61,13 @@ programs: {
 // has completed the inner one; and the other end, which verifies it, delivers the inner packet to a socket.
 func TestChecksumOfTunnel(t *testing.T) {
 	needs.Root(t)
-	for _, filler := range []int{1, 6} {
+	for i, filler := range []int{1, 6} {
 		u := compileText(t, "around.cue", []byte(around(filler)), nil)
-		for _, outer := range []int{4, 6} {
-			for _, inner := range []int{4, 6} {
+		for j, outer := range []int{4, 6} {
+			for k, inner := range []int{4, 6} {
+				if needs.Left(i+j+k, 2) {
+					continue
+				}
 				for _, partial := range []bool{true, false} {
 					t.Run(fmt.Sprintf("filler %d, IPv%d in IPv%d, partial %v", filler, inner, outer, partial),
 						func(t *testing.T) {

@@ -63,9 +63,12 @@ func TestVerifiedOutside(t *testing.T) {
 		who      string
 		verified int // by the device; -1: by GRO
 	}{{"nobody", 0}, {"the device, outside", 1}, {"the device, both", 2}, {"GRO", -1}} {
-		for _, program := range []string{"pass", "send"} {
-			for _, outer := range []int{4, 6} {
-				for _, inner := range []int{4, 6} {
+		for i, program := range []string{"pass", "send"} {
+			for j, outer := range []int{4, 6} {
+				for k, inner := range []int{4, 6} {
+					if needs.Left(i+j+k, 2) {
+						continue
+					}
 					t.Run(fmt.Sprintf("verified by %s, %s, IPv%d in IPv%d", by.who, program, inner, outer),
 						func(t *testing.T) { verifiedOutside(t, u, by.verified, program, outer, inner) })
 				}

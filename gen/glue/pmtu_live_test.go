@@ -201,8 +201,11 @@ func (l *pathLab) follow(send func(size int), big, sent string) {
 // TURN channels between all pairs of families; with a socket on the relay's host that could have sent the packets, as
 // that of a TURN server, and without one, as with `fastrelay-gen run`.
 func TestPathMTU(t *testing.T) {
-	for _, f := range [][2]int{{4, 4}, {4, 6}, {6, 4}, {6, 6}} {
-		for _, socket := range []bool{true, false} {
+	for i, f := range [][2]int{{4, 4}, {4, 6}, {6, 4}, {6, 6}} {
+		for k, socket := range []bool{true, false} {
+			if needs.Left(i+k, 2) {
+				continue
+			}
 			t.Run(fmt.Sprintf("IPv%d to IPv%d, socket %v", f[0], f[1], socket), func(t *testing.T) {
 				l := newPathLab(t, "../../examples/turn/spec.cue", "to_peer")
 				in, out := pathAddrs[f[0]], pathAddrs[f[1]]
@@ -227,9 +230,11 @@ func TestPathMTU(t *testing.T) {
 					l.must(err)
 				}
 				l.follow(send, "too_big", "sent")
-				if got := l.relay.PathMTUs(); !got.Receives || got.Taken == 0 || (got.Kept == 0) != socket {
+				if got := l.relay.PathMTUs(); !got.Receives || got.Taken == 0 {
 					t.Errorf("%+v", got)
 				}
+				// The relay may get the error before the kernel has made its exception, and keeps the MTU until then.
+				l.until(soon, "who keeps the MTU", func() bool { return (l.relay.PathMTUs().Kept == 0) == socket })
 				if !socket {
 					return
 				}

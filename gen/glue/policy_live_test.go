@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
@@ -172,8 +173,11 @@ var policyRelays = []policyRelay{
 
 // eachPolicyRelay runs f for each relay and IP version, with packets that arrive over the first link.
 func eachPolicyRelay(t *testing.T, f func(l *policyLab, r *policyRelay)) {
-	for _, r := range policyRelays {
-		for _, family := range []int{4, 6} {
+	for i, r := range policyRelays {
+		for k, family := range []int{4, 6} {
+			if needs.Left(i+k, 2) {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s, IPv%d", r.name, family), func(t *testing.T) {
 				l := &policyLab{pathLab: newPathLab(t, r.spec, r.program), family: family}
 				ours, theirs, err := l.net.Join(l.host, "eth2", l.router, "eth2")

@@ -23,6 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/sample"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -30,7 +31,6 @@ import (
 
 var (
 	flagPackets = flag.Int("packets", 100_000, "random packets in all that tshark dissects")
-	flagSeed    = flag.Uint64("seed", 1, "other packets")
 )
 
 // tshark shows fields of random packets, right ones and spoilt ones, with the values and at the places that the model
@@ -39,14 +39,17 @@ func TestFieldsAgree(t *testing.T) {
 	if _, err := exec.LookPath("tshark"); err != nil {
 		t.Fatal(err)
 	}
-	specs := specFiles(t)
-	for _, file := range specs {
+	specs, seed := specFiles(t), needs.Seed(t)
+	for i, file := range specs {
+		if needs.Left(i, 4) {
+			continue
+		}
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
 			r, list, err := build.Plan(t.Context(), file)
 			if err != nil || list.Len() > 0 {
 				t.Fatal(err, list)
 			}
-			d := newDissected(t, r, *flagPackets/len(specs))
+			d := newDissected(t, r, seed, *flagPackets/len(specs))
 			d.run(func(text string) string { return text })
 			t.Logf("%d packets, %d of them with other mistakes, %d with headers of the spec, %d fields; %d lengths "+
 				"that disagree, %d values that aren't allowed, %d headers cut off", len(d.packets), d.skipped, d.shown,
@@ -87,7 +90,7 @@ func TestPlantedFaults(t *testing.T) {
 		if err != nil || list.Len() > 0 {
 			t.Fatal(err, list)
 		}
-		d := newDissected(t, r, 400)
+		d := newDissected(t, r, 1, 400)
 		d.run(func(text string) string {
 			if !strings.Contains(text, f.old) {
 				t.Fatalf("%s: the dissector has no place for the fault any more", f.what)
@@ -159,10 +162,10 @@ type sent struct {
 	right   bool          // it wasn't
 }
 
-func newDissected(t *testing.T, r *build.Result, packets int) *dissected {
+func newDissected(t *testing.T, r *build.Result, seed uint64, packets int) *dissected {
 	t.Helper()
 	d := &dissected{T: t, spec: r.Spec, headers: packet.NewHeaders(r.Spec), name: lua.Prefix + r.Spec.Name.Value}
-	src := sample.NewSource(*flagSeed)
+	src := sample.NewSource(seed)
 	few := sample.Few(r.Plan)
 	settings := src.Settings(r.Plan, 0)
 	model, err := sim.New(few, settings)

@@ -11,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/gen/reach"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -39,16 +40,16 @@ func TestOutOfReach(t *testing.T) {
 		if diags.Err() != nil {
 			t.Fatal(diags.Err())
 		}
-		never(t, file, s, plan, 4096)
+		never(t, file, s, plan, needs.Of(512, 4096))
 	}
 	dead := 0
-	for seed := range uint64(120) {
+	for seed := range uint64(needs.Of(30, 120)) {
 		if s, plan, _ := specgen.Plan(specgen.Generate(seed)); plan != nil {
 			dead += never(t, "random", s, plan, 1024)
 		}
 	}
 	t.Logf("%d statements of random programs are out of reach", dead)
-	if dead < 500 {
+	if dead < needs.Of(100, 500) {
 		t.Errorf("only %d statements of random programs are out of reach", dead)
 	}
 }

@@ -157,6 +157,12 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 			return nil, "", err
 		}
 	}
+	file := kept(tool, source, header, opt)
+	if file != "" {
+		if object, err = os.ReadFile(file); err == nil {
+			return object, tool.Version, nil
+		}
+	}
 	dir, err := os.MkdirTemp("", "fastrelay-clang-")
 	if err != nil {
 		return nil, "", err
@@ -176,6 +182,9 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 	}
 	if object, err = os.ReadFile(filepath.Join(dir, objectName)); err == nil {
 		err = checkStack(object)
+	}
+	if err == nil && file != "" {
+		keep(file, object)
 	}
 	return object, tool.Version, err
 }

@@ -28,6 +28,7 @@ import (
 // The page of a relay, in a browser: numbers are those of the kernel's counters, a click on a reason plots it, and
 // nothing can be changed.
 func TestPage(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	n, err := testnet.New()
 	if err != nil {

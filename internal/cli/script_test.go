@@ -50,6 +50,7 @@ func scripts(t *testing.T, dir string) {
 		RequireUniqueNames:  true,
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("NO_COLOR", "1")
+			env.Setenv("FASTRELAY_OBJECTS", os.Getenv("FASTRELAY_OBJECTS"))
 			env.Values[network{}] = &map[string]*testnet.Host{}
 			root, err := filepath.Abs("../..")
 			if err != nil {

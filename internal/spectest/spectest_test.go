@@ -46,7 +46,7 @@ func object(t *testing.T, plan *ir.Plan) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{})
+	object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{Warn: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -16,7 +17,10 @@ func TestWrite(t *testing.T) {
 	if err != nil || len(files) < 20 {
 		t.Fatal(files, err)
 	}
-	for _, file := range append(files, "../../examples/sfu/spec.cue", "../../examples/turn/spec.cue") {
+	for i, file := range append(files, "../../examples/sfu/spec.cue", "../../examples/turn/spec.cue") {
+		if needs.Left(i, 3) {
+			continue
+		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

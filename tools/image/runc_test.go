@@ -304,6 +304,7 @@ func (c *container) sent(program string) (n uint64) {
 // A TURN relay runs in a container, as a user without rights but for three capabilities. Clients' packets go through
 // the kernel; probes, drain and the end are as Kubernetes does them.
 func TestContainer(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	l, err := testnet.Start(t).Line()
 	if err != nil {
@@ -366,6 +367,7 @@ func TestContainer(t *testing.T) {
 
 // Where the container may not have a capability that its server needs, it doesn't start.
 func TestContainerWithoutCapability(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	l, err := testnet.Start(t).Line()
 	if err != nil {
@@ -386,6 +388,7 @@ func TestContainerWithoutCapability(t *testing.T) {
 // A relay that is pinned is killed with its container. The next one, as the same user, adopts what it left, in a folder
 // of the BPF file system that an init container has given to that user.
 func TestPinnedContainer(t *testing.T) {
+	needs.All(t)
 	needs.Root(t)
 	l, err := testnet.Start(t).Line()
 	if err != nil {

@@ -1,14 +1,17 @@
 // Command testreport reads `go test -json` on standard input and prints a summary: one line a package, the output
-// of failed tests, and a last line with totals. It fails where a test failed or was skipped, so that a machine that
-// can't run a test doesn't pass.
+// of failed tests with the command that repeats them, the slowest packages and tests, and a last line with totals. It
+// fails where a test failed or was skipped, so that a machine that can't run a test doesn't pass. Tests that
+// `make test` leaves to `make test-all` are counted apart.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -27,12 +30,24 @@ type report struct {
 	out             io.Writer
 	output          map[string][]string // of tests that are running, by package and test
 	passed, failed  int
+	left            int // to make test-all
 	packages        int
 	skipped, broken []string
+	slow            []slow // packages, and tests with their subtests
+	seed            string // FASTRELAY_TEST_SEED
 }
 
+// slow is a package or a test and how long it took.
+type slow struct {
+	pkg, test string
+	seconds   float64
+}
+
+// leftToAll is what a test says that make test doesn't run (internal/test/needs).
+const leftToAll = "left to make test-all"
+
 func main() {
-	r := &report{out: os.Stdout, output: map[string][]string{}}
+	r := &report{out: os.Stdout, output: map[string][]string{}, seed: os.Getenv("FASTRELAY_TEST_SEED")}
 	if err := r.read(os.Stdin); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
@@ -84,15 +99,37 @@ func (r *report) event(e event) {
 }
 
 func (r *report) test(e event, key string) {
+	if !strings.Contains(e.Test, "/") {
+		r.slow = append(r.slow, slow{e.Package, e.Test, e.Elapsed})
+	}
+	output := strings.Join(r.output[key], "")
 	switch e.Action {
 	case "pass":
 		r.passed++
 	case "skip":
-		r.skipped = append(r.skipped, key+": "+strings.TrimSpace(strings.Join(r.output[key], "")))
+		if strings.Contains(output, leftToAll) {
+			r.left++
+			return
+		}
+		r.skipped = append(r.skipped, key+": "+strings.TrimSpace(output))
 	case "fail":
 		r.failed++
-		fmt.Fprint(r.out, strings.Join(r.output[key], ""))
+		fmt.Fprint(r.out, output)
+		r.repeat(e)
 	}
+}
+
+// repeat prints the command that runs a failed test again.
+func (r *report) repeat(e event) {
+	var parts []string
+	for part := range strings.SplitSeq(e.Test, "/") {
+		parts = append(parts, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	seed := ""
+	if r.seed != "" {
+		seed = "FASTRELAY_TEST_SEED=" + r.seed + " "
+	}
+	fmt.Fprintf(r.out, "    again: %sgo test -count=1 -run '%s' %s\n", seed, strings.Join(parts, "/"), e.Package)
 }
 
 // pkg prints go test's own closing line of a package. A package without test files is "skip", and no test was skipped.
@@ -102,6 +139,7 @@ func (r *report) pkg(e event) {
 		return
 	}
 	r.packages++
+	r.slow = append(r.slow, slow{e.Package, "", e.Elapsed})
 	if e.Action == "fail" {
 		r.broken = append(r.broken, e.Package)
 		fmt.Fprint(r.out, strings.Join(r.output[key], ""))
@@ -123,7 +161,25 @@ func (r *report) close() bool {
 	for _, p := range r.broken {
 		fmt.Fprintln(r.out, "FAILED ", p)
 	}
+	r.slowest("package", func(s slow) bool { return s.test == "" })
+	r.slowest("test", func(s slow) bool { return s.test != "" })
+	if r.left > 0 {
+		fmt.Fprintf(r.out, "%d tests are left to make test-all\n", r.left)
+	}
 	fmt.Fprintf(r.out, "%d packages: %d tests passed, %d failed, %d skipped\n",
 		r.packages, r.passed, r.failed, len(r.skipped))
 	return r.packages > 0 && r.passed > 0 && r.failed == 0 && len(r.broken) == 0 && len(r.skipped) == 0
+}
+
+// slowest prints what took the longest, of one kind.
+func (r *report) slowest(kind string, is func(slow) bool) {
+	const most, least = 10, 1 // lines, seconds
+	of := slices.DeleteFunc(slices.Clone(r.slow), func(s slow) bool { return !is(s) || s.seconds < least })
+	slices.SortStableFunc(of, func(a, b slow) int { return cmp.Compare(b.seconds, a.seconds) })
+	for i, s := range of[:min(most, len(of))] {
+		if i == 0 {
+			fmt.Fprintf(r.out, "slowest %ss:\n", kind)
+		}
+		fmt.Fprintf(r.out, "%7.1f s  %s\n", s.seconds, strings.TrimSpace(s.pkg+" "+s.test))
+	}
 }

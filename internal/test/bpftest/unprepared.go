@@ -34,6 +34,7 @@ const unprepared = "FASTRELAY_TEST_UNPREPARED"
 // without rights: a test that can't prepare itself has to fail at once, with a message. None may wait for what no one
 // will send, or go on with what it hasn't got.
 func Unprepared(t *testing.T) {
+	needs.All(t)
 	if os.Getenv(unprepared) != "" {
 		return
 	}

@@ -58,7 +58,7 @@ func TestPlansThatTakeTooMuch(t *testing.T) {
 				t.Fatal("the plan has no place for the fault any more")
 			}
 			r, err := fuzz.Run(t.Context(), fuzz.Config{
-				Spec: s, Plan: plan, Seed: *flagSeed, Packets: faultPackets, Quick: true,
+				Spec: s, Plan: plan, Seed: faultSeed, Packets: faultPackets, Quick: true,
 			})
 			if err != nil {
 				t.Fatal(err)

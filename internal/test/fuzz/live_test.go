@@ -15,13 +15,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// livePackets is how many packets each spec is compared on, through each kind of device.
-const livePackets = 600
+// quickLive and wholeLive are how many packets each spec is compared on, through each kind of device, in `make test` and
+// in `make test-all`.
+const quickLive, wholeLive = 100, 600
 
 // liveCorpus are the specs of the corpus that send no copies, and some that show what only devices know of a packet.
 var liveCorpus = sync.OnceValue(func() []string {
@@ -35,18 +37,21 @@ var liveCorpus = sync.OnceValue(func() []string {
 // The kernel and the model agree on packets that come in on real devices, and leave through real ones.
 func TestLiveAgrees(t *testing.T) {
 	bpftest.Rights(t)
-	files := liveCorpus()
-	for _, file := range files {
+	files, seed := liveCorpus(), needs.Seed(t)
+	for i, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
 			if plan := planOf(t, file); testrun.UsesCopies(plan) || onSockets(plan) {
 				return
 			}
 			c := compile(t, file)
-			for _, d := range devices {
+			for k, d := range devices {
+				if needs.Left(i+k, len(devices)) {
+					continue
+				}
 				t.Run(d.name, func(t *testing.T) {
-					config := fuzz.Config{Packets: livePackets}
+					config := fuzz.Config{Seed: seed, Packets: needs.Of(quickLive, wholeLive)}
 					if *flagTime > 0 {
-						config = fuzz.Config{Duration: *flagTime / time.Duration(2*len(files))}
+						config = fuzz.Config{Seed: seed, Duration: *flagTime / time.Duration(2*len(files))}
 					}
 					r := runLive(t, c, d, config)
 					n := r.Verdicts
@@ -71,8 +76,9 @@ func TestLiveAgrees(t *testing.T) {
 // The same for the specs of the corpus without their link-layer headers, where they make sense so: on devices whose
 // packets have none.
 func TestLiveAgreesWithoutLink(t *testing.T) {
+	needs.All(t)
 	bpftest.Rights(t)
-	specs := 0
+	specs, seed := 0, needs.Seed(t)
 	for _, file := range liveCorpus() {
 		c, ok := withoutLink(t, file)
 		if !ok {
@@ -81,9 +87,9 @@ func TestLiveAgreesWithoutLink(t *testing.T) {
 		specs++
 		t.Run(c.name, func(t *testing.T) {
 			c.object = object(t, c.plan)
-			config := fuzz.Config{Packets: livePackets / 2}
+			config := fuzz.Config{Seed: seed, Packets: wholeLive / 2}
 			if *flagTime > 0 {
-				config = fuzz.Config{Duration: *flagTime / 20}
+				config = fuzz.Config{Seed: seed, Duration: *flagTime / 20}
 			}
 			r := runLive(t, c, devices[0], config)
 			n := r.Verdicts
@@ -141,7 +147,6 @@ func runLive(t *testing.T, c compiled, d device, config fuzz.Config) *fuzz.Repor
 	skbfacts.Allowed = d.ways
 	defer func() { skbfacts.Allowed = skbfacts.All }()
 	config.Spec, config.Plan, config.Object = c.spec, c.plan, c.object
-	config.Seed += *flagSeed
 	r, err := fuzz.RunLive(context.Background(), config, d.offload)
 	if err != nil {
 		t.Fatal(err)

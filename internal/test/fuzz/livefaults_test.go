@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // liveFaultPackets is within how many packets a fault has to be found, on devices of one kind, with one of so many
@@ -21,6 +22,7 @@ const liveFaultPackets, liveFaultSeeds = 8000, 4
 
 // Packets on devices find faults that nothing else shows: in what the kernel knows of a packet beside its bytes.
 func TestLivePlantedFaults(t *testing.T) {
+	needs.All(t)
 	bpftest.Rights(t)
 	for i, f := range liveFaults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
@@ -47,7 +49,7 @@ func TestLivePlantedFaults(t *testing.T) {
 			packets, start := 0, time.Now()
 			c.object = object
 			for n := range liveFaultSeeds * len(devices) {
-				config := fuzz.Config{Packets: liveFaultPackets, Seed: uint64(n / len(devices))}
+				config := fuzz.Config{Packets: liveFaultPackets, Seed: uint64(1 + n/len(devices))}
 				r := runLive(t, c, devices[n%len(devices)], config)
 				packets += r.Packets
 				if d := r.Difference; d != nil {

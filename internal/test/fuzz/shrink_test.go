@@ -12,6 +12,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // A difference becomes one short packet on a state with little in it, and is still one after it was saved and read.
@@ -28,7 +29,7 @@ func TestDifferenceIsMadeSmall(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := fuzz.Run(context.Background(), fuzz.Config{
-		Spec: c.spec, Plan: c.plan, Object: faulty, Seed: *flagSeed, Packets: 100_000,
+		Spec: c.spec, Plan: c.plan, Object: faulty, Seed: faultSeed, Packets: 100_000,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,7 @@ func TestSameSeed(t *testing.T) {
 	c := compile(t, "../../../examples/turn/spec.cue")
 	var reports []*fuzz.Report
 	for range 2 {
-		r, err := fuzz.Run(context.Background(), fuzz.Config{Spec: c.spec, Plan: c.plan, Seed: 7, Packets: 5000})
+		r, err := fuzz.Run(context.Background(), fuzz.Config{Spec: c.spec, Plan: c.plan, Seed: 7, Packets: needs.Of(1000, 5000)})
 		if err != nil {
 			t.Fatal(err)
 		}

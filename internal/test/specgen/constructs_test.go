@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -22,6 +23,7 @@ import (
 // packet with right lengths and checksums, options or a part of a datagram inside, and find the row of one rule and not
 // that of another.
 func TestConstructs(t *testing.T) {
+	needs.All(t)
 	rules, reached := map[string]int{}, map[string]int{}
 	for seed := range uint64(600) {
 		s, plan, _ := specgen.Plan(specgen.Generate(seed))

@@ -20,13 +20,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 var (
-	flagSpecs   = flag.Int("specs", 500, "how many specs")
-	flagSeed    = flag.Uint64("seed", 1, "the first spec's seed")
+	flagSpecs   = flag.Int("specs", 0, "how many specs; 0: 20 with -short, else 500")
+	flagSeed    = flag.Uint64("seed", 0, "the first spec's seed; 0: FASTRELAY_TEST_SEED, or 1")
 	flagPackets = flag.Int("packets", 1024, "packets for each spec")
 	flagJobs    = flag.Int("jobs", 2, "specs at the same time")
 	flagFound   = flag.String("found", "", "a folder for specs that fail; empty: they are only reported")
@@ -37,7 +38,7 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if *flagShow {
-		fmt.Printf("%s", specgen.Generate(*flagSeed))
+		fmt.Printf("%s", specgen.Generate(max(1, *flagSeed)))
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -69,6 +70,13 @@ func TestSpecs(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &specgen.Pipeline{Tool: tool, Packets: *flagPackets, Go: golang}
+	first, specs := *flagSeed, *flagSpecs
+	if first == 0 {
+		first = needs.Seed(t)
+	}
+	if specs == 0 {
+		specs = needs.Of(20, 500)
+	}
 	start := time.Now()
 	tl := &tally{refused: map[diag.Code]int{}, failed: map[string][]uint64{}}
 	var next atomic.Uint64
@@ -77,10 +85,10 @@ func TestSpecs(t *testing.T) {
 		wg.Go(func() {
 			for {
 				n := next.Add(1) - 1
-				if n >= uint64(*flagSpecs) || !*flagKeep && tl.kinds() >= 3 {
+				if n >= uint64(specs) || !*flagKeep && tl.kinds() >= 3 {
 					return
 				}
-				seed := *flagSeed + n
+				seed := first + n
 				src := specgen.Generate(seed)
 				r := p.Run(ctx, src, seed)
 				if tl.add(seed, r) {
@@ -190,7 +198,7 @@ func report(t *testing.T, p *specgen.Pipeline, src []byte, seed uint64, r specge
 
 // What is made small still has what it is about, and little else.
 func TestShrink(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(needs.Of(4, 20)) {
 		src := specgen.Generate(seed)
 		before, _, _ := specgen.Plan(src)
 		if before == nil {
@@ -220,7 +228,7 @@ func TestShrink(t *testing.T) {
 // in turn, and the judge objects to every packet that leaves differently, unless the packet was wrong when it came and
 // so can't show the fault. Specs are generated until enough faults have been shown.
 func TestJudge(t *testing.T) {
-	const enough = 60
+	enough := needs.Of(8, 60)
 	faults, packets := 0, 0
 	for seed := uint64(0); faults < enough; seed++ {
 		if seed == 1000 {
