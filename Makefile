@@ -17,7 +17,7 @@ TESTFLAGS ?= -p 3 -timeout 30m
 # Objects that tests have compiled, by what they are made of: each is compiled once for all packages (internal/clang).
 OBJECTS  := $(CURDIR)/.cache/objects
 
-.PHONY: help build generate golden check portable test test-all test-kernels fresh bench curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
+.PHONY: help build generate golden check portable test test-all faults test-kernels fresh bench curves experiment demo fuzz fuzz-specs image release tools quic test-quic quic-upstream quic-hooks clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,11 @@ test-all: check portable ## everything: random packets and specs from a new SEED
 	@export FASTRELAY_TEST_SEED=$(or $(SEED),$$(date +%s)); echo "FASTRELAY_TEST_SEED=$$FASTRELAY_TEST_SEED"; \
 		FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
 	@$(MAKE) --no-print-directory test-quic quic-upstream quic-hooks test-kernels
+
+faults: ## faults that are planted in the helpers, back ends, plans and the model: all have to be found
+	@tools/ensure build test root
+	@FASTRELAY_OBJECTS=$(OBJECTS) $(GO) test -json -count=1 -p 2 -timeout 60m -run 'Planted|TestPlansThatTakeTooMuch|TestCongestionFaults|TestIsolationFinds' \
+		./internal/test/fuzz ./gen/bpf ./gen/lua | $(GO) run ./tools/testreport
 
 test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm64, in virtual machines; KERNELS=bullseye,arm64 for some
 	@tools/ensure build kernels root

@@ -24,6 +24,16 @@ const (
 	ObjectName = "relay.o"
 )
 
+// Relays that are attached to devices as well.
+const (
+	TurnDir    = "examples/turn"   // has to forward
+	TunnelDir  = "examples/tunnel" // its tunnels end at the kernel's own devices
+	DevicesDir = "golden/devices"  // sends through devices of every kind, and takes what comes in by them
+)
+
+// OnDevices are all of them.
+var OnDevices = []string{TurnDir, TunnelDir, DevicesDir}
+
 // BuildGuest builds package guest for an architecture, without a C library, into a file. dir is a folder of this
 // module.
 func BuildGuest(ctx context.Context, dir string, arch Arch, out string) error {

@@ -48,6 +48,7 @@ func (c Cost) Max(d Cost) Cost {
 type Report struct {
 	Kernel string
 	Lines  []Line // without the first and the last
+	Kept   int    // relays whose lines are those of an earlier run
 }
 
 // ErrCut is returned for a report without an end: the guest died or hung.
@@ -150,5 +151,8 @@ func (r *Report) Summary() string {
 		notes = append(notes, fmt.Sprintf("%d relays %s", refused[why], why))
 	}
 	head := fmt.Sprintf("%d relays loaded, %d tests, %d random packets", len(relays), sum["tests"], sum["packets"])
+	if r.Kept > 0 {
+		head = fmt.Sprintf("%s (%d relays in an earlier run)", head, r.Kept)
+	}
 	return strings.Join(append([]string{head}, notes...), ", ")
 }

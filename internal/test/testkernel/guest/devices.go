@@ -20,9 +20,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// devicesDir is the relay that sends through devices of every kind, and takes what comes in by them.
-const devicesDir = "golden/devices"
-
 // deviceKind is a kind of device between the relay and the peer:
 //
 //	client ——— relay [device] ——— cable ——— [device] peer

@@ -18,9 +18,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// turnDir is the relay that is attached and has to forward.
-const turnDir = "examples/turn"
-
 // Ports and the channel of the one session that is opened.
 const (
 	clientPort  = 40001

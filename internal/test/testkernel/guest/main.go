@@ -40,11 +40,11 @@ func run(root string, packets int, whole bool) error {
 	for _, spec := range specs {
 		checkSpec(r, spec, packets)
 		switch spec {
-		case turnDir:
+		case testkernel.TurnDir:
 			checkForwarding(r, spec)
-		case tunnelDir:
+		case testkernel.TunnelDir:
 			checkTunnels(r, spec)
-		case devicesDir:
+		case testkernel.DevicesDir:
 			checkDevices(r, spec, whole)
 		}
 	}

@@ -11,9 +11,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// tunnelDir is the relay whose tunnels end at the kernel's own devices.
-const tunnelDir = "examples/tunnel"
-
 // checkTunnels has packets go through tunnels, of which the relay is one end and the kernel's own device the other, in
 // both directions. The programs are loaded once: to verify them takes most of the time.
 func checkTunnels(rep *reporter, dir string) {

@@ -70,6 +70,7 @@ type run struct {
 	cache  string
 	work   string // folder of this run
 	relays string // folder
+	keys   *keys
 
 	mu       sync.Mutex // kernels run side by side
 	measured testkernel.Budget
@@ -91,7 +92,11 @@ func (r *run) all(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := buildRelays(ctx, r.root, r.relays, r.only); err != nil {
+	plans, err := buildRelays(ctx, r.root, r.relays, r.only)
+	if err != nil {
+		return err
+	}
+	if r.keys, err = newKeys(ctx, r.root, r.relays, plans); err != nil {
 		return err
 	}
 	if err := r.kernels(ctx); err != nil {
@@ -184,7 +189,8 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 	ctx, cancel := context.WithTimeoutCause(ctx, r.limit, fmt.Errorf("the limit of %v is over", r.limit))
 	defer cancel()
 	if name == thisMachine {
-		return r.here(ctx, "-packets", fmt.Sprint(r.packets))
+		return r.keys.report(name, []string{"-packets", fmt.Sprint(r.packets)},
+			func(relays string, args ...string) (*testkernel.Report, error) { return r.here(ctx, relays, args...) })
 	}
 	s, _ := source(name) // check has seen it
 	packets := r.packets
@@ -195,8 +201,17 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 	if err != nil {
 		return nil, err
 	}
-	image, err := testkernel.Pack(k, r.guest(s.Arch), r.relays,
-		"-packets", fmt.Sprint(packets), "-whole", "-root", testkernel.GuestRoot)
+	return r.keys.report(k.Release+" "+k.Version+" "+string(s.Arch), []string{"-packets", fmt.Sprint(packets), "-whole"},
+		func(relays string, args ...string) (*testkernel.Report, error) {
+			return r.boot(ctx, k, relays, args...)
+		})
+}
+
+// boot runs the guest in a machine with a kernel, on the relays in a folder.
+func (r *run) boot(ctx context.Context, k *testkernel.Kernel, relays string, args ...string) (*testkernel.Report,
+	error) {
+	name := k.Source.Name
+	image, err := testkernel.Pack(k, r.guest(k.Source.Arch), relays, append(args, "-root", testkernel.GuestRoot)...)
 	if err != nil {
 		return nil, err
 	}
@@ -212,8 +227,8 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 }
 
 // here runs the guest's binary on this machine. It makes network namespaces of its own.
-func (r *run) here(ctx context.Context, args ...string) (*testkernel.Report, error) {
-	cmd := exec.CommandContext(ctx, r.guest(testkernel.Arch(runtime.GOARCH)), append(args, "-root", r.relays)...)
+func (r *run) here(ctx context.Context, relays string, args ...string) (*testkernel.Report, error) {
+	cmd := exec.CommandContext(ctx, r.guest(testkernel.Arch(runtime.GOARCH)), append(args, "-root", relays)...)
 	var diagnostics bytes.Buffer
 	cmd.Stderr = &diagnostics
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
@@ -16,19 +17,19 @@ import (
 const everyRelay = "*/*"
 
 // buildRelays compiles the specs of the examples and golden cases that a pattern matches into folders of the same
-// names below out.
-func buildRelays(ctx context.Context, root, out string, only []string) error {
-	specs := map[string]bool{}
+// names below out, and returns the text of each plan, by folder.
+func buildRelays(ctx context.Context, root, out string, only []string) (map[string]string, error) {
+	specs, plans := map[string]bool{}, map[string]string{}
 	if slices.Contains(only, everyRelay) {
 		only = []string{"examples/*", "golden/*"} // and not the internals' testdata; each has to be there
 	}
 	for _, pattern := range only {
 		found, err := filepath.Glob(filepath.Join(root, pattern, testkernel.SpecName))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if len(found) == 0 {
-			return fmt.Errorf("there is no %s/%s", pattern, testkernel.SpecName)
+			return nil, fmt.Errorf("there is no %s/%s", pattern, testkernel.SpecName)
 		}
 		for _, file := range found {
 			specs[file] = true
@@ -40,17 +41,18 @@ func buildRelays(ctx context.Context, root, out string, only []string) error {
 			err = list.Err()
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
+			return nil, fmt.Errorf("%s: %w", file, err)
 		}
 		name, err := filepath.Rel(root, filepath.Dir(file))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := write(filepath.Join(out, name), file, r.Object()); err != nil {
-			return err
+			return nil, err
 		}
+		plans[name] = planfmt.Text(r.Plan)
 	}
-	return nil
+	return plans, nil
 }
 
 // write writes a relay's folder.
