@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/quicproxy/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -32,7 +34,15 @@ import (
 const asCommand = "QUICPROXY_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asCommand) != "" {
+	switch {
+	case os.Getenv(asCommand) == "":
+	case len(os.Args) > 1 && os.Args[1] == asEndpoint:
+		if err := runEndpoint(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	default:
 		main() // ends the process
 	}
 	os.Exit(m.Run())
@@ -43,7 +53,7 @@ const (
 	wait  = 10 * time.Second
 )
 
-// build makes the endpoints, or says what is missing.
+// build makes the endpoints that aren't quic-go's, or says what is missing.
 var build = sync.OnceValue(func() error {
 	out, err := exec.Command("endpoints/build").CombinedOutput()
 	if err != nil {
@@ -59,6 +69,8 @@ type process struct {
 	in    io.Writer
 	lines chan string
 	name  string
+
+	echoed int // bytes that rounds have had back
 }
 
 func start(t *testing.T, host *testnet.Host, name string, args ...string) *process {
@@ -120,9 +132,13 @@ type bed struct {
 
 const targetPort = 4433
 
-func newBed(t *testing.T, family int, flags ...string) *bed {
+// newBed makes the hosts for endpoints, and starts the proxy and the agent.
+func newBed(t *testing.T, e endpoints, family int, flags ...string) *bed {
 	t.Helper()
-	check(t, build())
+	if e.built {
+		needs.All(t)
+		check(t, build())
+	}
 	l, err := testnet.Start(t).Line()
 	check(t, err)
 	// Their own hosts' segments: a network between them has cut GSO packets long before.
@@ -160,7 +176,8 @@ func (b *bed) stats() server.Stats {
 // is called.
 type endpoints struct {
 	name     string
-	clientID int // bytes of the client's connection IDs
+	clientID int  // bytes of the client's connection IDs
+	built    bool // by endpoints/build
 	client   func(b *bed, portions ...int) *process
 	server   func(b *bed) *process
 }
@@ -174,7 +191,7 @@ func aioquic(clientID, serverID, change int) endpoints {
 			"--id", strconv.Itoa(id), "--bytes", list(portions), "--change", strconv.Itoa(change))
 	}
 	return endpoints{
-		name: fmt.Sprintf("aioquic %d %d", clientID, serverID), clientID: clientID,
+		name: fmt.Sprintf("aioquic %d %d", clientID, serverID), clientID: clientID, built: true,
 		client: func(b *bed, portions ...int) *process {
 			return side(b, b.line.Client, "client", "127.0.0.1", clientID, portions...)
 		},
@@ -192,7 +209,7 @@ func quinn(clientID, serverID int, lifetime time.Duration) endpoints {
 			strconv.FormatInt(lifetime.Milliseconds(), 10), list(portions))
 	}
 	return endpoints{
-		name: fmt.Sprintf("quinn %d %d", clientID, serverID), clientID: clientID,
+		name: fmt.Sprintf("quinn %d %d", clientID, serverID), clientID: clientID, built: true,
 		client: func(b *bed, portions ...int) *process {
 			return side(b, b.line.Client, "client", netip.AddrFrom4([4]byte{127, 0, 0, 1}), clientID, portions...)
 		},
@@ -232,6 +249,45 @@ func (p *process) reach(n int) {
 		if got >= n {
 			return
 		}
+	}
+}
+
+// A round of a client are some small portions, with which its connection IDs and its path become known to the proxy, and
+// a large one.
+const few, small, large = 20, 4 << 10, 1 << 20
+
+// rounds are the portions of n rounds.
+func rounds(n int) (portions []int) {
+	for range n {
+		portions = append(append(portions, slices.Repeat([]int{small}, few)...), large)
+	}
+	return portions
+}
+
+// round has a client send a round and get it back, when so many paths to clients are validated: user space has no packet
+// of the large portion.
+func (b *bed) round(c *process, paths uint64) {
+	b.Helper()
+	portion := func(size int) {
+		if c.echoed > 0 { // the first one is sent at once
+			c.next()
+		}
+		c.echoed += size
+		c.reach(c.echoed)
+	}
+	for range few {
+		portion(small)
+	}
+	check(b.T, testnet.Until(wait, "the path is validated and the kernel swaps in both directions", func() bool {
+		s := b.stats()
+		return s.Paths == paths && s.InKernel >= 2
+	}))
+	before := b.stats()
+	portion(large)
+	after := b.stats()
+	if after.ToTarget != before.ToTarget || after.ToClient != before.ToClient || after.Tunnelled != before.Tunnelled ||
+		after.Kernel() < before.Kernel()+2*large/1500 {
+		b.Errorf("path %d: counters before: %+v\nafter: %+v", paths, before, after)
 	}
 }
 

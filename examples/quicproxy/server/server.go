@@ -47,7 +47,7 @@ type Proxy struct {
 	tunnels   map[*tunnel]bool
 	byVirtual map[virtualID]*registration // what clients use in place of their targets' IDs
 
-	registered, toTarget, toClient, tunnelled atomic.Uint64
+	registered, paths, toTarget, toClient, tunnelled atomic.Uint64
 }
 
 // Start starts a proxy. It returns once it listens.
@@ -225,6 +225,7 @@ type Stats struct {
 	Tunnels    int    `json:"tunnels"`
 	Registered uint64 `json:"registered"` // connection IDs, of all tunnels so far
 	InKernel   int    `json:"in_kernel"`  // those that the kernel swaps now
+	Paths      uint64 `json:"paths"`      // clients' addresses that answered a challenge so far
 
 	// Packets that user space forwarded: by their virtual IDs, and through tunnels, in both directions.
 	ToTarget  uint64 `json:"to_target"`
@@ -248,7 +249,7 @@ func (p *Proxy) Stats() (Stats, error) {
 	p.mu.RLock()
 	s := Stats{Tunnels: len(p.tunnels)}
 	p.mu.RUnlock()
-	s.Registered = p.registered.Load()
+	s.Registered, s.Paths = p.registered.Load(), p.paths.Load()
 	s.ToTarget, s.ToClient, s.Tunnelled = p.toTarget.Load(), p.toClient.Load(), p.tunnelled.Load()
 	if p.relay == nil {
 		return s, nil

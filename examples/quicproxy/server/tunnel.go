@@ -158,6 +158,7 @@ func (t *tunnel) handle(kind capsule.Type, content []byte) ([]byte, error) {
 			for _, r := range t.ids {
 				t.offload(r)
 			}
+			t.proxy.paths.Add(1)
 		}
 	}
 	return nil, nil // others are ignored (RFC 9297 §3.2)
